@@ -1,0 +1,1 @@
+"""The encoder service: texts to vectors."""

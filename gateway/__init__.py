@@ -1,0 +1,1 @@
+"""The gateway: one call of encoder, vector store and reranker."""

@@ -1,0 +1,1 @@
+"""How a model bundle is made and checked; nothing that serves imports this."""

@@ -1,0 +1,1 @@
+"""What the two model servers and the gateway share; knows no service and no proto of ours."""

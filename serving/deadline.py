@@ -1,0 +1,42 @@
+"""A time budget as a value, passed down unchanged from the RPC's edge to the last call."""
+
+import time
+from dataclasses import dataclass
+from typing import Self
+
+from serving.errors import DeadlineSpent
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Deadline:
+    """An instant on the monotonic clock, in seconds."""
+
+    at: float
+
+    @classmethod
+    def after(cls, seconds: float) -> Self:
+        """Return the instant that lies so many seconds ahead."""
+        return cls(time.monotonic() + seconds)
+
+    def remaining(self) -> float:
+        """Seconds left, never negative."""
+        return max(0.0, self.at - time.monotonic())
+
+    def spent(self) -> bool:
+        """Tell whether no time is left."""
+        return self.remaining() == 0.0
+
+    def within(self, seconds: float) -> Self:
+        """Return this deadline or the one so many seconds ahead, whichever is earlier."""
+        return min(self, type(self).after(seconds))
+
+    def require(self, stage: str) -> float:
+        """Return the seconds left for a stage.
+
+        Raises:
+            DeadlineSpent: There are none.
+        """
+        left = self.remaining()
+        if left == 0.0:
+            raise DeadlineSpent("DEADLINE_SPENT", f"no time left for {stage}", stage=stage)
+        return left
