@@ -20,7 +20,6 @@ MANIFEST_NAME = "bundle.json"
 MODEL_NAME = "model.onnx"
 TOKENIZER_NAME = "tokenizer.json"
 GOLDEN_NAME = "golden.json"
-SCHEMA_VERSION = 1
 LFS_POINTER = b"version https://git-lfs"
 
 Kind = Literal["encoder", "reranker"]
@@ -50,7 +49,7 @@ class SpecialTokens(_Frozen):
 class Manifest(_Frozen):
     """What `bundle.json` says."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[1] = 1
     kind: Kind
     model_id: str
     """Hub id of the original, or a name of our own for a model that is on no hub."""

@@ -58,12 +58,15 @@ class RerankRequest(_message.Message):
     CANDIDATES_FIELD_NUMBER: _builtins.int
     TOP_N_FIELD_NUMBER: _builtins.int
     TRUNCATION_FIELD_NUMBER: _builtins.int
+    SKIP_BLANK_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     """Required where there are candidates. 1 to `Limits.max_text_bytes` bytes with at least one visible character."""
     top_n: _builtins.int
     """How many of the best to return. Default (unset): all. 0 is INVALID_ARGUMENT."""
     truncation: Global___Truncation.ValueType
     """How a pair over the token limit is cut. Default: TRUNCATION_LONGEST_FIRST."""
+    skip_blank: _builtins.bool
+    """Whether blank candidates are left out of the ranking instead of refusing the request. Default: false."""
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
         """0 to `Limits.max_candidates` candidates (256 by default)."""
@@ -75,10 +78,11 @@ class RerankRequest(_message.Message):
         candidates: _abc.Iterable[Global___Candidate] | None = ...,
         top_n: _builtins.int | None = ...,
         truncation: Global___Truncation.ValueType = ...,
+        skip_blank: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_top_n", b"_top_n", "top_n", b"top_n"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_top_n", b"_top_n", "candidates", b"candidates", "query", b"query", "top_n", b"top_n", "truncation", b"truncation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_top_n", b"_top_n", "candidates", b"candidates", "query", b"query", "skip_blank", b"skip_blank", "top_n", b"top_n", "truncation", b"truncation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__top_n: _TypeAlias = _typing.Literal["top_n"]  # noqa: Y015
     _WhichOneofArgType__top_n: _TypeAlias = _typing.Literal["_top_n", b"_top_n"]  # noqa: Y015
@@ -98,6 +102,7 @@ class RerankResponse(_message.Message):
     QUERY_TRUNCATED_FIELD_NUMBER: _builtins.int
     TIMINGS_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
+    SKIPPED_INDICES_FIELD_NUMBER: _builtins.int
     truncated: _builtins.bool
     """Whether any pair, returned or not, was cut."""
     truncated_count: _builtins.int
@@ -118,6 +123,10 @@ class RerankResponse(_message.Message):
     def model(self) -> Global___ModelReference:
         """The model that computed the logits."""
 
+    @_builtins.property
+    def skipped_indices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Positions of the blank candidates that were left out (only with `skip_blank`), ascending."""
+
     def __init__(
         self,
         *,
@@ -127,10 +136,11 @@ class RerankResponse(_message.Message):
         query_truncated: _builtins.bool = ...,
         timings: Global___Timings | None = ...,
         model: Global___ModelReference | None = ...,
+        skipped_indices: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "timings", b"timings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "query_truncated", b"query_truncated", "ranked", b"ranked", "timings", b"timings", "truncated", b"truncated", "truncated_count", b"truncated_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "query_truncated", b"query_truncated", "ranked", b"ranked", "skipped_indices", b"skipped_indices", "timings", b"timings", "truncated", b"truncated", "truncated_count", b"truncated_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -194,7 +204,7 @@ class Candidate(_message.Message):
     id: _builtins.str
     """The caller's identifier, 0 to 512 bytes, returned unchanged. Need not be unique."""
     text: _builtins.str
-    """Required. 1 to `Limits.max_text_bytes` bytes with at least one visible character."""
+    """Required. 1 to `Limits.max_text_bytes` bytes with at least one visible character (see `skip_blank`)."""
     def __init__(
         self,
         *,

@@ -1,0 +1,47 @@
+"""E5's rules for text: role prefixes, what is blank, what is too long. Texts in, rows of ids out."""
+
+from collections.abc import Sequence
+from enum import Enum
+
+from serving.bundle import Manifest
+from serving.errors import InvalidRequest
+from serving.tokens import FrozenTokenizer, Tokens
+
+
+class Role(Enum):
+    """What a text is to E5."""
+
+    QUERY = "query"
+    PASSAGE = "passage"
+
+
+def prefix_of(manifest: Manifest, role: Role) -> str:
+    """Return what stands in front of every text of a role."""
+    return manifest.query_prefix if role is Role.QUERY else manifest.passage_prefix
+
+
+def tokenize(tokenizer: FrozenTokenizer, texts: Sequence[str], *, prefix: str, truncate: bool) -> list[Tokens]:
+    """Turn texts into rows.
+
+    The prefix is always added, also to a text that begins with it: a rule that looks at the text would treat a question
+    about prefixes differently from every other.
+
+    Args:
+        tokenizer: The bundle's.
+        texts: In order.
+        prefix: The role's.
+        truncate: Whether a row over the limit is cut instead of refused.
+
+    Raises:
+        InvalidRequest: A text is blank (`TEXT_BLANK`), or too long and not to be cut (`TEXT_TOO_LONG`).
+    """
+    bare, *contents = tokenizer.content_ids([prefix, *(prefix + text for text in texts)])
+    rows = [tokenizer.single(ids) for ids in contents]
+    for index, (ids, row) in enumerate(zip(contents, rows, strict=True)):
+        field = f"texts[{index}]"
+        if tokenizer.blank(ids[len(bare) :]):
+            raise InvalidRequest("TEXT_BLANK", "no visible character", field=field)
+        if row.truncated and not truncate:
+            message = f"{row.untruncated_count} tokens, the limit is {tokenizer.max_tokens}"
+            raise InvalidRequest("TEXT_TOO_LONG", message, field=field)
+    return rows

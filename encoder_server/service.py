@@ -1,0 +1,153 @@
+"""The encoder's RPCs: validate, submit, convert."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, TypeAlias
+
+import grpc
+from retrieval.encoder.v1 import encoder_pb2 as pb
+from retrieval.encoder.v1 import encoder_pb2_grpc as pb_grpc
+
+from encoder_server.model import Role, prefix_of, tokenize
+from encoder_server.settings import EncoderSettings
+from serving.batcher import Answer
+from serving.deadline import Deadline
+from serving.engine import EngineSlot
+from serving.errors import InvalidRequest
+from serving.metrics import ServerMetrics
+from serving.server import deadline_of
+from serving.session import FloatArray
+from serving.status import failure_of
+from serving.timing import CallTime, Stopwatch
+from serving.tokens import Tokens
+
+SERVICE = pb.DESCRIPTOR.services_by_name["EncoderService"].full_name
+ROLES = {pb.INPUT_TYPE_QUERY: Role.QUERY, pb.INPUT_TYPE_PASSAGE: Role.PASSAGE}
+OVERLONGS = {pb.OVERLONG_UNSPECIFIED: False, pb.OVERLONG_REJECT: False, pb.OVERLONG_TRUNCATE: True}
+FORMATS = {pb.VECTOR_FORMAT_UNSPECIFIED: False, pb.VECTOR_FORMAT_FLOATS: False, pb.VECTOR_FORMAT_BYTES: True}
+# Enough that the device always has the next message's rows while one is computed and one is answered.
+STREAM_MESSAGES_IN_FLIGHT = 4
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+class EncoderService(pb_grpc.EncoderServiceServicer):
+    """Implements retrieval.encoder.v1.EncoderService.
+
+    Args:
+        slot: Where the engine will be.
+        settings: Limits and the default deadline.
+        metrics: Where stages are recorded.
+    """
+
+    def __init__(self, slot: EngineSlot, settings: EncoderSettings, metrics: ServerMetrics) -> None:
+        self._slot = slot
+        self._settings = settings
+        self._metrics = metrics
+
+    async def Encode(self, request: pb.EncodeRequest, context: Context) -> pb.EncodeResponse:  # noqa: N802
+        """Encode one batch of texts."""
+        response, time = await self._encode(request, deadline_of(context, self._settings.default_deadline_s))
+        context.set_trailing_metadata(time.trailers())
+        return response
+
+    async def EncodeStream(  # noqa: N802
+        self, request_iterator: AsyncIterator[pb.EncodeStreamRequest], context: Context
+    ) -> AsyncIterator[pb.EncodeStreamResponse]:
+        """Encode many batches, several at once, answered in order."""
+        remaining = context.time_remaining()
+        answers: asyncio.Queue[asyncio.Task[pb.EncodeStreamResponse] | None] = asyncio.Queue(STREAM_MESSAGES_IN_FLIGHT)
+        async with asyncio.TaskGroup() as tasks:
+
+            async def read() -> None:
+                async for message in request_iterator:
+                    deadline = Deadline.after(remaining or self._settings.default_deadline_s)
+                    await answers.put(tasks.create_task(self._answer(message, deadline)))
+                await answers.put(None)
+
+            tasks.create_task(read())
+            while (answer := await answers.get()) is not None:
+                yield await answer
+
+    async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:  # noqa: N802, ARG002
+        """Return the model and the limits."""
+        engine = self._slot.engine
+        manifest, settings = engine.model.bundle.manifest, self._settings
+        return pb.GetModelResponse(
+            model=pb.ModelReference(**engine.reference),
+            limits=pb.Limits(
+                max_tokens=engine.model.max_tokens,
+                max_texts=settings.max_texts,
+                max_text_bytes=settings.max_text_bytes,
+                max_waiting_tokens=settings.max_waiting_tokens,
+            ),
+            dimension=manifest.dimension or 0,
+            query_prefix=manifest.query_prefix,
+            passage_prefix=manifest.passage_prefix,
+        )
+
+    async def _answer(self, message: pb.EncodeStreamRequest, deadline: Deadline) -> pb.EncodeStreamResponse:
+        """Encode one message of a stream; what is wrong with it is its own affair."""
+        try:
+            response, _ = await self._encode(message.request, deadline, wait=True)
+        except Exception as error:  # noqa: BLE001 - reported in the message's own answer
+            code, reason, text = failure_of(error)
+            return pb.EncodeStreamResponse(
+                sequence=message.sequence, failure=pb.Failure(code=code, reason=reason, message=text)
+            )
+        return pb.EncodeStreamResponse(sequence=message.sequence, response=response)
+
+    async def _encode(
+        self, request: pb.EncodeRequest, deadline: Deadline, *, wait: bool = False
+    ) -> tuple[pb.EncodeResponse, CallTime]:
+        watch, engine = Stopwatch(), self._slot.engine
+        role, truncate, packed = _validate(request, self._settings)
+        prefix = prefix_of(engine.model.bundle.manifest, role)
+        texts = list(request.texts)
+        rows = await engine.tokenize(lambda tokenizer: tokenize(tokenizer, texts, prefix=prefix, truncate=truncate))
+        tokenized = watch.lap()
+        answer = await engine.compute(rows, deadline, wait=wait)
+        response = pb.EncodeResponse(
+            embeddings=_embeddings(answer, rows, packed=packed), model=pb.ModelReference(**engine.reference)
+        )
+        time = CallTime(total=watch.total(), tokenize=tokenized, queue=answer.queue, compute=answer.compute)
+        self._metrics.observe_stage("encode", time.parts())
+        response.timings.CopyFrom(pb.Timings(**time.durations()))
+        return response, time
+
+
+def _validate(request: pb.EncodeRequest, settings: EncoderSettings) -> tuple[Role, bool, bool]:
+    """Check everything that needs no tokenizer; return role, whether to cut, whether to pack."""
+    if not request.texts:
+        raise InvalidRequest("TEXTS_EMPTY", "at least one text is required", field="texts")
+    if len(request.texts) > settings.max_texts:
+        message = f"{len(request.texts)} texts, the limit is {settings.max_texts}"
+        raise InvalidRequest("TOO_MANY_TEXTS", message, field="texts")
+    if request.input_type not in ROLES:
+        raise InvalidRequest(
+            "INPUT_TYPE_REQUIRED", "INPUT_TYPE_QUERY or INPUT_TYPE_PASSAGE is required", field="input_type"
+        )
+    for field, value, known in (
+        ("overlong", request.overlong, OVERLONGS),
+        ("vector_format", request.vector_format, FORMATS),
+    ):
+        if value not in known:
+            raise InvalidRequest("ENUM_UNKNOWN", f"no such value: {value}", field=field)
+    for index, text in enumerate(request.texts):
+        size = len(text.encode("utf-8", "replace"))
+        if size > settings.max_text_bytes:
+            message = f"{size} bytes, the limit is {settings.max_text_bytes}"
+            raise InvalidRequest("TEXT_TOO_LARGE", message, field=f"texts[{index}]")
+    return ROLES[request.input_type], OVERLONGS[request.overlong], FORMATS[request.vector_format]
+
+
+def _embeddings(answer: Answer[FloatArray], rows: list[Tokens], *, packed: bool) -> list[pb.Embedding]:
+    return [
+        pb.Embedding(
+            values=() if packed else vector.tolist(),
+            packed=vector.astype("<f4", copy=False).tobytes() if packed else b"",
+            token_count=len(row),
+            truncated=row.truncated,
+        )
+        for vector, row in zip(answer.outputs, rows, strict=True)
+    ]

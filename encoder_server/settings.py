@@ -1,0 +1,33 @@
+"""What the encoder server can be told: `TWOSTAGE_ENCODER_PORT` and so on.
+
+The prefix is not plain `ENCODER_`, because Kubernetes sets `ENCODER_PORT=tcp://...` in every pod beside a service
+named `encoder`.
+"""
+
+from typing import ClassVar, Self
+
+from pydantic import Field, model_validator
+from pydantic_settings import SettingsConfigDict
+
+from serving.settings import CLIENT_MESSAGE_BYTES, ModelServerSettings
+
+# A float as protobuf packs it, for the largest dimension of a supported encoder.
+VECTOR_BYTES = 4 * 1024
+
+
+class EncoderSettings(ModelServerSettings):
+    """Settings of the encoder server."""
+
+    prefix: ClassVar[str] = "TWOSTAGE_ENCODER_"
+    model_config = SettingsConfigDict(env_prefix=prefix)
+
+    port: int = Field(50_052, ge=0, le=65_535)
+    """Port to listen on; 0 takes a free one."""
+    max_texts: int = Field(256, ge=1)
+    """Texts per request."""
+
+    @model_validator(mode="after")
+    def _answer_fits(self) -> Self:
+        if self.max_texts * VECTOR_BYTES > CLIENT_MESSAGE_BYTES:
+            raise ValueError(f"max_texts={self.max_texts}: the answer might exceed the 4 MiB that clients accept")
+        return self

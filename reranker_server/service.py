@@ -1,0 +1,141 @@
+"""The reranker's RPCs: validate, submit, convert."""
+
+from typing import Any, TypeAlias
+
+import grpc
+from retrieval.reranker.v1 import reranker_pb2 as pb
+from retrieval.reranker.v1 import reranker_pb2_grpc as pb_grpc
+
+from reranker_server.model import Pairs, order, sigmoid, tokenize
+from reranker_server.settings import RerankerSettings
+from serving.deadline import Deadline
+from serving.engine import EngineSlot
+from serving.errors import InvalidRequest
+from serving.metrics import ServerMetrics
+from serving.server import deadline_of
+from serving.timing import CallTime, Stopwatch
+from serving.tokens import PairTruncation
+
+SERVICE = pb.DESCRIPTOR.services_by_name["RerankerService"].full_name
+TRUNCATIONS = {
+    pb.TRUNCATION_UNSPECIFIED: PairTruncation.LONGEST_FIRST,
+    pb.TRUNCATION_LONGEST_FIRST: PairTruncation.LONGEST_FIRST,
+    pb.TRUNCATION_ONLY_PASSAGE: PairTruncation.ONLY_PASSAGE,
+    pb.TRUNCATION_REJECT: None,
+}
+# An id is only handed back: long ones would let the answer outgrow what clients accept.
+MAX_ID_BYTES = 512
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+class RerankerService(pb_grpc.RerankerServiceServicer):
+    """Implements retrieval.reranker.v1.RerankerService.
+
+    Args:
+        slot: Where the engine will be.
+        settings: Limits and the default deadline.
+        metrics: Where stages are recorded.
+    """
+
+    def __init__(self, slot: EngineSlot, settings: RerankerSettings, metrics: ServerMetrics) -> None:
+        self._slot = slot
+        self._settings = settings
+        self._metrics = metrics
+
+    async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:  # noqa: N802
+        """Score the candidates and return them best first."""
+        watch, engine = Stopwatch(), self._slot.engine
+        _validate(request, self._settings)
+        deadline = deadline_of(context, self._settings.default_deadline_s)
+        response, time = await self._rerank(request, deadline, watch) if request.candidates else _empty(watch)
+        response.model.CopyFrom(pb.ModelReference(**engine.reference))
+        response.timings.CopyFrom(pb.Timings(**time.durations()))
+        context.set_trailing_metadata(time.trailers())
+        self._metrics.observe_stage("rerank", time.parts())
+        return response
+
+    async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:  # noqa: N802, ARG002
+        """Return the model and the limits."""
+        engine, settings = self._slot.engine, self._settings
+        return pb.GetModelResponse(
+            model=pb.ModelReference(**engine.reference),
+            limits=pb.Limits(
+                max_tokens=engine.model.max_tokens,
+                max_candidates=settings.max_candidates,
+                max_text_bytes=settings.max_text_bytes,
+                max_waiting_tokens=settings.max_waiting_tokens,
+            ),
+        )
+
+    async def _rerank(
+        self, request: pb.RerankRequest, deadline: Deadline, watch: Stopwatch
+    ) -> tuple[pb.RerankResponse, CallTime]:
+        engine = self._slot.engine
+        query, passages = request.query, [candidate.text for candidate in request.candidates]
+        pairs = await engine.tokenize(
+            lambda tokenizer: tokenize(
+                tokenizer,
+                query,
+                passages,
+                truncation=TRUNCATIONS[request.truncation],
+                skip_blank=request.skip_blank,
+            )
+        )
+        tokenized = watch.lap()
+        if not pairs.rows:
+            return pb.RerankResponse(skipped_indices=pairs.skipped), CallTime(total=watch.total(), tokenize=tokenized)
+        answer = await engine.compute(pairs.rows, deadline)
+        response = _response(request, pairs, [float(logit) for logit in answer.outputs])
+        time = CallTime(total=watch.total(), tokenize=tokenized, queue=answer.queue, compute=answer.compute)
+        return response, time
+
+
+def _validate(request: pb.RerankRequest, settings: RerankerSettings) -> None:
+    """Check everything that needs no tokenizer; without candidates the query is not looked at."""
+    if request.HasField("top_n") and request.top_n < 1:
+        raise InvalidRequest("TOP_N_RANGE", f"{request.top_n}, at least 1", field="top_n")
+    if request.truncation not in TRUNCATIONS:
+        raise InvalidRequest("ENUM_UNKNOWN", f"no such value: {request.truncation}", field="truncation")
+    if len(request.candidates) > settings.max_candidates:
+        message = f"{len(request.candidates)} candidates, the limit is {settings.max_candidates}"
+        raise InvalidRequest("TOO_MANY_CANDIDATES", message, field="candidates")
+    if request.candidates:
+        _check_size(request.query, settings.max_text_bytes, "query")
+    for index, candidate in enumerate(request.candidates):
+        _check_size(candidate.text, settings.max_text_bytes, f"candidates[{index}].text")
+        _check_size(candidate.id, MAX_ID_BYTES, f"candidates[{index}].id")
+
+
+def _check_size(text: str, limit: int, field: str) -> None:
+    size = len(text.encode("utf-8", "replace"))
+    if size > limit:
+        raise InvalidRequest("TEXT_TOO_LARGE", f"{size} bytes, the limit is {limit}", field=field)
+
+
+def _response(request: pb.RerankRequest, pairs: Pairs, logits: list[float]) -> pb.RerankResponse:
+    ids = [request.candidates[index].id for index in pairs.indices]
+    top_n = request.top_n if request.HasField("top_n") else len(logits)
+    ranked = [
+        pb.RankedCandidate(
+            id=ids[position],
+            index=pairs.indices[position],
+            logit=logits[position],
+            probability=sigmoid(logits[position]),
+            truncated=pairs.rows[position].truncated,
+            token_count=len(pairs.rows[position]),
+        )
+        for position in order(logits, ids)[:top_n]
+    ]
+    truncated_count = sum(row.truncated for row in pairs.rows)
+    return pb.RerankResponse(
+        ranked=ranked,
+        truncated=truncated_count > 0,
+        truncated_count=truncated_count,
+        query_truncated=any(row.query_truncated for row in pairs.rows),
+        skipped_indices=pairs.skipped,
+    )
+
+
+def _empty(watch: Stopwatch) -> tuple[pb.RerankResponse, CallTime]:
+    return pb.RerankResponse(), CallTime(total=watch.total())

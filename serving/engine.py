@@ -1,0 +1,131 @@
+"""What a model server computes with: the model, its batcher and the tokenizer threads, opened and closed together."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from serving.batcher import Answer, Batcher, BatchReport
+from serving.bundle import Bundle, Kind
+from serving.deadline import Deadline
+from serving.errors import NotReady
+from serving.metrics import BatchMetrics, ServerMetrics
+from serving.model import Model
+from serving.process import Fatal
+from serving.selftest import self_test
+from serving.session import FloatArray
+from serving.settings import ModelServerSettings
+from serving.tokens import FrozenTokenizer, Tokens
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """A model that is ready to serve."""
+
+    model: Model
+    batcher: Batcher[Tokens, FloatArray]
+    tokenizer_threads: ThreadPoolExecutor
+
+    @property
+    def reference(self) -> Mapping[str, str]:
+        """Which model, exactly: the fields of every API's ModelReference."""
+        manifest = self.model.bundle.manifest
+        return {
+            "id": manifest.model_id,
+            "revision": manifest.revision,
+            "digest": self.model.bundle.digest,
+            "precision": manifest.precision,
+            "device": self.model.session.device,
+        }
+
+    async def tokenize(self, call: Callable[[FrozenTokenizer], T]) -> T:
+        """Run a call with the tokenizer off the event loop."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.tokenizer_threads, call, self.model.tokenizer)
+
+    async def compute(self, rows: Sequence[Tokens], deadline: Deadline, *, wait: bool = False) -> Answer[FloatArray]:
+        """Compute rows, all or none, batched with those of other requests; see Batcher.submit for the errors."""
+        return await self.batcher.submit(rows, deadline, wait=wait)
+
+
+class EngineSlot:
+    """Where a service finds its engine once it is loaded."""
+
+    def __init__(self) -> None:
+        self._engine: Engine | None = None
+
+    def fill(self, engine: Engine) -> None:
+        """Put the engine in."""
+        self._engine = engine
+
+    @property
+    def engine(self) -> Engine:
+        """The engine.
+
+        Raises:
+            NotReady: It is still being loaded.
+        """
+        if self._engine is None:
+            raise NotReady("STARTING", "the model is still being loaded")
+        return self._engine
+
+
+@asynccontextmanager
+async def open_engine(
+    settings: ModelServerSettings, kind: Kind, metrics: ServerMetrics, on_death: Fatal
+) -> AsyncIterator[Engine]:
+    """Load and test the model off the event loop, then start its batcher; leaving computes what still waits.
+
+    Raises:
+        Misconfigured: The bundle, the device or the golden outputs are not as they have to be.
+    """
+    model = await asyncio.to_thread(_load, settings, kind)
+    with ThreadPoolExecutor(settings.tokenizer_threads, thread_name_prefix="tokenizer") as threads:
+        observers: list[BatchMetrics] = []
+
+        def on_batch(report: BatchReport) -> None:
+            for observer in observers:
+                observer.observe(
+                    row_count=report.row_count,
+                    token_count=report.token_count,
+                    padded_token_count=report.padded_token_count,
+                    seconds=report.seconds,
+                )
+
+        batcher: Batcher[Tokens, FloatArray] = Batcher(
+            model.compute, settings.batch_limits, on_batch=on_batch, on_death=on_death
+        )
+        observers.append(BatchMetrics(metrics, lambda: batcher.waiting_rows, lambda: batcher.waiting_tokens))
+        async with batcher:
+            yield Engine(model=model, batcher=batcher, tokenizer_threads=threads)
+
+
+def _load(settings: ModelServerSettings, kind: Kind) -> Model:
+    begun = time.monotonic()
+    model = Model(Bundle(settings.bundle), kind, settings.session_options, settings.max_tokens)
+    loaded = time.monotonic()
+    report = self_test(model)
+    manifest = model.bundle.manifest
+    log.info(
+        "%s %s on %s (asked for %s), %d threads, at most %d tokens; loaded in %.1f s, self-test of %d rows in %.1f s, "
+        "largest difference %.2g",
+        manifest.model_id,
+        manifest.precision,
+        model.session.device,
+        settings.device,
+        model.session.threads,
+        model.max_tokens,
+        loaded - begun,
+        report.row_count,
+        time.monotonic() - loaded,
+        report.max_difference,
+    )
+    return model

@@ -1,0 +1,165 @@
+"""The outermost layer of every call: errors become statuses, every call one log line and one metric.
+
+UNKNOWN never leaves a server: not for an exception, not for a request that is no valid message, not for a handler that
+returns nothing, and not for an inner await that somebody cancelled, after which gRPC would send nothing at all.
+"""
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from typing import Any, TypeAlias
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from serving.errors import InvalidRequest, NotReady
+from serving.metrics import ServerMetrics
+from serving.status import code_of, reason_of, to_status
+
+log = logging.getLogger("serving.calls")
+
+REQUEST_ID_KEY = "x-request-id"
+MAX_REQUEST_ID = 64
+
+request_id: ContextVar[str] = ContextVar("request_id", default="")
+"""The id of the call being handled: the caller's `x-request-id`, or one of ours."""
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+class _Malformed:
+    """Stands for a request that could not be parsed."""
+
+
+class CallGuard(grpc.aio.ServerInterceptor):
+    """Guards the methods of our own services; health, reflection and channelz pass through.
+
+    Args:
+        services: Full names of the services to guard.
+        metrics: Where calls are counted.
+    """
+
+    def __init__(self, services: tuple[str, ...], metrics: ServerMetrics) -> None:
+        self._prefixes = tuple(f"/{name}/" for name in services)
+        self._metrics = metrics
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        """Wrap the handler that is about to be called."""
+        handler = await continuation(handler_call_details)
+        method: str = handler_call_details.method
+        if handler is None or not method.startswith(self._prefixes):
+            return handler
+        return self._wrap(handler, method.rpartition("/")[2])
+
+    def _wrap(self, handler: Handler, method: str) -> Handler:
+        make, behaviour = _PARTS[(handler.request_streaming, handler.response_streaming)]
+        inner = getattr(handler, behaviour)
+
+        async def one(request: Any, context: Context) -> Any:
+            async with self._guard(method, context):
+                response = await inner(_parsed(request, streaming=handler.request_streaming), context)
+                if response is None:
+                    raise RuntimeError(f"{method} returned nothing")
+                return response
+
+        async def many(request: Any, context: Context) -> AsyncIterator[Any]:
+            async with self._guard(method, context):
+                async for response in inner(_parsed(request, streaming=handler.request_streaming), context):
+                    yield response
+
+        wrapped: Handler = make(
+            many if handler.response_streaming else one,
+            request_deserializer=_tolerant(handler.request_deserializer),
+            response_serializer=handler.response_serializer,
+        )
+        return wrapped
+
+    @asynccontextmanager
+    async def _guard(self, method: str, context: Context) -> AsyncIterator[None]:
+        begun = time.monotonic()
+        token = request_id.set(_request_id(context))
+        code = grpc.StatusCode.OK
+        try:
+            yield
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                code = grpc.StatusCode.CANCELLED  # the caller left, or its deadline passed: nobody listens
+                raise
+            code = grpc.StatusCode.UNAVAILABLE
+            await _abort(context, NotReady("CANCELLED_INSIDE", "the work for this call was cancelled"))
+        except grpc.aio.AbortError:
+            code = context.code()
+            raise
+        except GeneratorExit:
+            code = grpc.StatusCode.CANCELLED
+            raise
+        except Exception as error:  # noqa: BLE001 - this is where every error ends
+            code = code_of(error)
+            await _abort(context, error)
+        finally:
+            seconds = time.monotonic() - begun
+            self._metrics.calls.labels(method, code.name).inc()
+            self._metrics.call_seconds.labels(method).observe(seconds)
+            log.debug("%s %s %.1f ms id=%s", method, code.name, seconds * 1e3, request_id.get())
+            request_id.reset(token)
+
+
+async def _abort(context: Context, error: BaseException) -> None:
+    """Answer with the status of an error, keeping trailing metadata that the handler has set."""
+    error_id = uuid.uuid4().hex[:12]
+    status = to_status(error, error_id)
+    if status.code is grpc.StatusCode.INTERNAL:
+        log.error("internal error, id=%s request=%s", error_id, request_id.get(), exc_info=error)
+    else:
+        log.info("%s %s: %s request=%s", status.code.name, reason_of(error), status.details, request_id.get())
+    trailing = (*(context.trailing_metadata() or ()), *status.trailing_metadata)
+    await context.abort(status.code, status.details, trailing)
+
+
+def _request_id(context: Context) -> str:
+    metadata = dict(context.invocation_metadata() or ())
+    given = str(metadata.get(REQUEST_ID_KEY, ""))[:MAX_REQUEST_ID]
+    return given if given.isprintable() and given else uuid.uuid4().hex[:16]
+
+
+def _tolerant(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any]:
+    """Keep gRPC from answering UNKNOWN to bytes that are no message, such as text that is not UTF-8."""
+
+    def parse(data: bytes) -> Any:
+        try:
+            return deserialize(data) if deserialize else data
+        except (DecodeError, ValueError):
+            return _Malformed()
+
+    return parse
+
+
+def _parsed(request: Any, *, streaming: bool) -> Any:
+    if streaming:
+        return _parsed_stream(request)
+    if isinstance(request, _Malformed):
+        raise InvalidRequest("REQUEST_MALFORMED", "not a valid message; is all text UTF-8?", field="request")
+    return request
+
+
+async def _parsed_stream(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for request in requests:
+        yield _parsed(request, streaming=False)
+
+
+# (request streaming, response streaming) -> how gRPC makes such a handler, and the name of the behaviour in it.
+_PARTS: dict[tuple[bool, bool], tuple[Any, str]] = {
+    (False, False): (grpc.unary_unary_rpc_method_handler, "unary_unary"),
+    (False, True): (grpc.unary_stream_rpc_method_handler, "unary_stream"),
+    (True, False): (grpc.stream_unary_rpc_method_handler, "stream_unary"),
+    (True, True): (grpc.stream_stream_rpc_method_handler, "stream_stream"),
+}

@@ -1,0 +1,74 @@
+"""The named instruments of a server, and the one import of Prometheus."""
+
+from collections.abc import Callable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+# From a cached hit to the longest deadline: 0.5 ms to 30 s, each step about 2.2 times the one before.
+SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+RATIO = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1)
+
+
+class ServerMetrics:
+    """Calls, stages and, on a model server, batches, all under one prefix.
+
+    Args:
+        service: Prefix: "encoder", "reranker" or "gateway".
+        registry: Where they are registered; a fresh one by default, so that two servers share a process in tests.
+    """
+
+    def __init__(self, service: str, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry()
+        self.service = service
+        self.calls = Counter(
+            f"{service}_calls", "Calls by status code as the caller saw it.", ["method", "code"], registry=self.registry
+        )
+        self.call_seconds = Histogram(
+            f"{service}_call_seconds", "Duration of a call.", ["method"], buckets=SECONDS, registry=self.registry
+        )
+        self.stage_seconds = Histogram(
+            f"{service}_stage_seconds",
+            "Duration of one stage of a call, as its answer reports it.",
+            ["stage", "part"],
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+
+    def observe_stage(self, stage: str, parts_ns: Mapping[str, int]) -> None:
+        """Record the parts of one stage, in nanoseconds."""
+        for part, nanoseconds in parts_ns.items():
+            self.stage_seconds.labels(stage, part).observe(nanoseconds / 1e9)
+
+    def serve(self, port: int) -> None:
+        """Serve the Prometheus page on a port; 0 is none."""
+        if port:
+            start_http_server(port, registry=self.registry)
+
+
+class BatchMetrics:
+    """What the device was given."""
+
+    def __init__(
+        self, metrics: ServerMetrics, waiting_rows: Callable[[], int], waiting_tokens: Callable[[], int]
+    ) -> None:
+        service, registry = metrics.service, metrics.registry
+        self._rows = Histogram(f"{service}_batch_rows", "Rows per batch.", buckets=ROWS, registry=registry)
+        self._tokens = Counter(f"{service}_batch_tokens", "Tokens computed.", ["kind"], registry=registry)
+        self._padding = Histogram(
+            f"{service}_batch_padding_ratio",
+            "Share of a batch's padded tokens that is padding.",
+            buckets=RATIO,
+            registry=registry,
+        )
+        self._busy = Counter(f"{service}_device_busy_seconds", "Time spent computing batches.", registry=registry)
+        Gauge(f"{service}_waiting_rows", "Rows in the queue.", registry=registry).set_function(waiting_rows)
+        Gauge(f"{service}_waiting_tokens", "Tokens in the queue.", registry=registry).set_function(waiting_tokens)
+
+    def observe(self, *, row_count: int, token_count: int, padded_token_count: int, seconds: float) -> None:
+        """Record one computed batch."""
+        self._rows.observe(row_count)
+        self._tokens.labels("real").inc(token_count)
+        self._tokens.labels("padding").inc(padded_token_count - token_count)
+        self._padding.observe(1 - token_count / padded_token_count)
+        self._busy.inc(seconds)

@@ -1,0 +1,122 @@
+"""A gRPC server with truthful health: NOT_SERVING from the moment the port opens until told otherwise."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+from grpc_channelz.v1 import channelz
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health
+from grpc_reflection.v1alpha import reflection
+
+from serving.deadline import Deadline
+from serving.errors import Misconfigured
+from serving.interceptors import CallGuard
+from serving.metrics import ServerMetrics
+from serving.settings import ServerSettings
+
+log = logging.getLogger(__name__)
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+OVERALL = ""
+"""The name that Kubernetes and grpc_health_probe ask for when told none."""
+
+
+class RunningServer:
+    """A server whose port is open.
+
+    Args:
+        server: The gRPC server, started.
+        health_servicer: Its health service.
+        names: Every name whose health is kept, the overall one included.
+        port: The port it listens on.
+    """
+
+    def __init__(
+        self, server: grpc.aio.Server, health_servicer: health.HealthServicer, names: Sequence[str], port: int
+    ) -> None:
+        self.port = port
+        self._server = server
+        self._health = health_servicer
+        self._names = names
+
+    async def set_serving(self, *, serving: bool) -> None:
+        """Set the health of every service together, so that no probe sees half of it."""
+        for name in self._names:
+            await self._health.set(name, SERVING if serving else NOT_SERVING)
+
+    async def drain(self, *, delay_s: float, grace_s: float) -> None:
+        """Say NOT_SERVING, keep answering for `delay_s`, then let running calls end within `grace_s`."""
+        await self.set_serving(serving=False)
+        await asyncio.sleep(delay_s)
+        await self._server.stop(grace_s)
+
+
+@asynccontextmanager
+async def open_server(
+    settings: ServerSettings,
+    metrics: ServerMetrics,
+    services: dict[str, Callable[[grpc.aio.Server], None]],
+) -> AsyncIterator[RunningServer]:
+    """Open the port with health NOT_SERVING; on leaving, cut what still runs (drain first).
+
+    Args:
+        settings: Where to listen and what to allow.
+        metrics: Where calls are counted.
+        services: Full service name -> what adds it to the server.
+
+    Raises:
+        Misconfigured: The address cannot be bound.
+    """
+    server = grpc.aio.server(interceptors=[CallGuard(tuple(services), metrics)], options=_options(settings))
+    for add in services.values():
+        add(server)
+    health_servicer = health.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    names = [OVERALL, *services]
+    for name in names:
+        await health_servicer.set(name, NOT_SERVING)
+    if settings.reflection:
+        reflection.enable_server_reflection([*services, HEALTH_SERVICE, reflection.SERVICE_NAME], server)
+    if settings.channelz:
+        channelz.add_channelz_servicer(server)
+    port = _bind(server, f"{settings.host}:{settings.port}")
+    metrics.serve(settings.metrics_port)
+    await server.start()
+    log.info("listening on %s:%d, not serving yet", settings.host, port)
+    try:
+        yield RunningServer(server, health_servicer, names, port)
+    finally:
+        await server.stop(0)
+
+
+def deadline_of(context: grpc.aio.ServicerContext[Any, Any], default_s: float) -> Deadline:
+    """Return the caller's deadline, or the server's default where the caller set none."""
+    remaining = context.time_remaining()
+    return Deadline.after(default_s if remaining is None else remaining)
+
+
+def _bind(server: grpc.aio.Server, address: str) -> int:
+    try:
+        return int(server.add_insecure_port(address))
+    except RuntimeError as error:
+        raise Misconfigured("ADDRESS_UNAVAILABLE", f"cannot listen on {address}; is another server there?") from error
+
+
+def _options(settings: ServerSettings) -> list[tuple[str, int]]:
+    return [
+        # With the default of 1 a second server binds the same port and the two share the traffic at random.
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", settings.max_message_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_connection_age_ms", int(settings.max_connection_age_s * 1000)),
+        ("grpc.max_connection_age_grace_ms", int(settings.grace_s * 1000)),
+        # The spelling with `recv` that many use is silently ignored.
+        ("grpc.http2.min_ping_interval_without_data_ms", int(settings.min_ping_interval_s * 1000)),
+        ("grpc.keepalive_permit_without_calls", 1),
+    ]
