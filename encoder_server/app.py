@@ -4,10 +4,10 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 import grpc
-from retrieval.encoder.v1.encoder_pb2_grpc import add_EncoderServiceServicer_to_server
 
 from encoder_server.service import SERVICE, EncoderService
 from encoder_server.settings import EncoderSettings
+from retrieval.encoder.v1.encoder_pb2_grpc import add_EncoderServiceServicer_to_server
 from serving.app import ModelServer, open_model_server
 from serving.engine import EngineSlot
 from serving.metrics import ServerMetrics

@@ -1,15 +1,14 @@
 """The encoder's RPCs: validate, submit, convert."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, TypeAlias
 
 import grpc
-from retrieval.encoder.v1 import encoder_pb2 as pb
-from retrieval.encoder.v1 import encoder_pb2_grpc as pb_grpc
 
 from encoder_server.model import Role, prefix_of, tokenize
 from encoder_server.settings import EncoderSettings
+from retrieval.encoder.v1 import encoder_pb2 as pb
+from retrieval.encoder.v1 import encoder_pb2_grpc as pb_grpc
 from serving.batcher import Answer
 from serving.deadline import Deadline
 from serving.engine import EngineSlot
@@ -18,6 +17,7 @@ from serving.metrics import ServerMetrics
 from serving.server import deadline_of
 from serving.session import FloatArray
 from serving.status import failure_of
+from serving.streams import answer_in_order
 from serving.timing import CallTime, Stopwatch
 from serving.tokens import Tokens
 
@@ -26,7 +26,7 @@ ROLES = {pb.INPUT_TYPE_QUERY: Role.QUERY, pb.INPUT_TYPE_PASSAGE: Role.PASSAGE}
 OVERLONGS = {pb.OVERLONG_UNSPECIFIED: False, pb.OVERLONG_REJECT: False, pb.OVERLONG_TRUNCATE: True}
 FORMATS = {pb.VECTOR_FORMAT_UNSPECIFIED: False, pb.VECTOR_FORMAT_FLOATS: False, pb.VECTOR_FORMAT_BYTES: True}
 # Enough that the device always has the next message's rows while one is computed and one is answered.
-STREAM_MESSAGES_IN_FLIGHT = 4
+MESSAGES_IN_FLIGHT = 4
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -56,18 +56,12 @@ class EncoderService(pb_grpc.EncoderServiceServicer):
     ) -> AsyncIterator[pb.EncodeStreamResponse]:
         """Encode many batches, several at once, answered in order."""
         remaining = context.time_remaining()
-        answers: asyncio.Queue[asyncio.Task[pb.EncodeStreamResponse] | None] = asyncio.Queue(STREAM_MESSAGES_IN_FLIGHT)
-        async with asyncio.TaskGroup() as tasks:
 
-            async def read() -> None:
-                async for message in request_iterator:
-                    deadline = Deadline.after(remaining or self._settings.default_deadline_s)
-                    await answers.put(tasks.create_task(self._answer(message, deadline)))
-                await answers.put(None)
+        async def answer(message: pb.EncodeStreamRequest) -> pb.EncodeStreamResponse:
+            return await self._answer(message, Deadline.after(remaining or self._settings.stream_deadline_s))
 
-            tasks.create_task(read())
-            while (answer := await answers.get()) is not None:
-                yield await answer
+        async for response in answer_in_order(request_iterator, answer, MESSAGES_IN_FLIGHT):
+            yield response
 
     async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:  # noqa: N802, ARG002
         """Return the model and the limits."""

@@ -25,6 +25,8 @@ class EncoderSettings(ModelServerSettings):
     """Port to listen on; 0 takes a free one."""
     max_texts: int = Field(256, ge=1)
     """Texts per request."""
+    stream_deadline_s: float = Field(300.0, gt=0)
+    """Budget of one message of a stream whose caller set no deadline."""
 
     @model_validator(mode="after")
     def _answer_fits(self) -> Self:

@@ -81,9 +81,10 @@ class Scored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reranked:
-    """One entry per passage, in the order of the passages."""
+    """The outcome of one rerank."""
 
-    scores: Sequence[Scored]
+    scores: Sequence[Scored | None]
+    """One per passage, in the order of the passages; None where a passage turned out to have no visible character."""
     model: Model
     time: ServerTime
 
@@ -214,7 +215,7 @@ class VectorStore(Protocol):
     async def get(self, name: str, ids: Sequence[DocumentId], *, deadline: Deadline) -> Sequence[Document]:
         """Return the documents that exist, in the order asked for; a missing text is returned as ""."""
 
-    async def search(
+    async def search(  # noqa: PLR0913 - a query has so many parts
         self,
         name: str,
         vector: Vector,

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 import grpc
-from retrieval.reranker.v1.reranker_pb2_grpc import add_RerankerServiceServicer_to_server
 
 from reranker_server.service import SERVICE, RerankerService
 from reranker_server.settings import RerankerSettings
+from retrieval.reranker.v1.reranker_pb2_grpc import add_RerankerServiceServicer_to_server
 from serving.app import ModelServer, open_model_server
 from serving.engine import EngineSlot
 from serving.metrics import ServerMetrics

@@ -3,11 +3,11 @@
 from typing import Any, TypeAlias
 
 import grpc
-from retrieval.reranker.v1 import reranker_pb2 as pb
-from retrieval.reranker.v1 import reranker_pb2_grpc as pb_grpc
 
 from reranker_server.model import Pairs, order, sigmoid, tokenize
 from reranker_server.settings import RerankerSettings
+from retrieval.reranker.v1 import reranker_pb2 as pb
+from retrieval.reranker.v1 import reranker_pb2_grpc as pb_grpc
 from serving.deadline import Deadline
 from serving.engine import EngineSlot
 from serving.errors import InvalidRequest

@@ -1,0 +1,63 @@
+"""The gateway, put together."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import grpc
+
+from gateway import collections, documents, encoder_client, reranker_client, service
+from gateway.channels import open_channel
+from gateway.indexing import Indexer
+from gateway.pipeline import Pipeline, StageCaps
+from gateway.ports import Encoder, Reranker, VectorStore
+from gateway.settings import GatewaySettings
+from gateway.stores.edge import EdgeStore
+from retrieval.gateway.v1 import gateway_pb2_grpc as pb_grpc
+from serving.metrics import ServerMetrics
+from serving.process import Fatal
+from serving.server import RunningServer, open_server
+
+
+@asynccontextmanager
+async def open_app(settings: GatewaySettings, on_fatal: Fatal = lambda _: None) -> AsyncIterator[RunningServer]:  # noqa: ARG001
+    """Open the gateway; leaving drains it.
+
+    It serves as soon as its store is open: a model server that is not there yet is that call's UNAVAILABLE, and is
+    found when it comes.
+
+    Raises:
+        Misconfigured: An operator has to act.
+    """
+    async with AsyncExitStack() as stack:
+        encoder = await stack.enter_async_context(open_channel(settings.encoder_target, encoder_client.SERVICE))
+        reranker = await stack.enter_async_context(open_channel(settings.reranker_target, reranker_client.SERVICE))
+        store = await stack.enter_async_context(EdgeStore(settings.store_path))
+        metrics = ServerMetrics("gateway")
+        services = _services(
+            encoder_client.EncoderClient(encoder), reranker_client.RerankerClient(reranker), store, settings, metrics
+        )
+        running = await stack.enter_async_context(open_server(settings, metrics, services))
+        stack.push_async_callback(running.drain, delay_s=settings.drain_delay_s, grace_s=settings.grace_s)
+        await running.set_serving(serving=True)
+        yield running
+
+
+def _services(
+    encoder: Encoder, reranker: Reranker, store: VectorStore, settings: GatewaySettings, metrics: ServerMetrics
+) -> dict[str, Callable[[grpc.aio.Server], None]]:
+    """Make full service name -> what adds it to a server."""
+    caps = StageCaps(
+        encode=settings.encode_cap_s,
+        search=settings.search_cap_s,
+        rerank=settings.rerank_cap_s,
+        margin=settings.answer_margin_s,
+    )
+    pipeline = Pipeline(encoder=encoder, store=store, reranker=reranker, caps=caps)
+    search = service.GatewayService(pipeline, settings, metrics)
+    document = documents.DocumentService(Indexer(encoder=encoder, store=store), store, settings)
+    collection = collections.CollectionService(encoder, store, settings)
+    return {
+        service.SERVICE: lambda server: pb_grpc.add_GatewayServiceServicer_to_server(search, server),
+        documents.SERVICE: lambda server: pb_grpc.add_DocumentServiceServicer_to_server(document, server),
+        collections.SERVICE: lambda server: pb_grpc.add_CollectionServiceServicer_to_server(collection, server),
+    }

@@ -1,0 +1,102 @@
+"""Channels to the model servers, and the one translation of their statuses into our errors."""
+
+import json
+from collections.abc import Awaitable
+from typing import TypeVar, cast
+
+import grpc
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from serving import errors
+
+T = TypeVar("T")
+
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+# Two attempts in all: the calls are idempotent, and a second server that refuses will not be helped by a third.
+RETRY = {
+    "maxAttempts": 2,
+    "initialBackoff": "0.02s",
+    "maxBackoff": "0.1s",
+    "backoffMultiplier": 2,
+    "retryableStatusCodes": ["UNAVAILABLE"],
+}
+# What the model servers may refuse that is really our caller's doing.
+CALLERS_REASONS = frozenset({"TEXT_BLANK", "TEXT_TOO_LONG", "TEXT_TOO_LARGE"})
+DEFAULT_RETRY_S = 0.5
+
+
+def open_channel(target: str, service: str) -> grpc.aio.Channel:
+    """Open a channel that balances calls over every address of the target and retries UNAVAILABLE once.
+
+    Call inside the running loop.
+    """
+    config = {
+        "loadBalancingConfig": [{"round_robin": {}}],
+        "methodConfig": [{"name": [{"service": service}], "retryPolicy": RETRY}],
+    }
+    return grpc.aio.insecure_channel(
+        target,
+        options=[
+            ("grpc.service_config", json.dumps(config)),
+            ("grpc.service_config_disable_resolution", 1),
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+            # Less often than the 10 s that the servers allow.
+            ("grpc.keepalive_time_ms", 30_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.min_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 2_000),
+            ("grpc.dns_min_time_between_resolutions_ms", 5_000),
+        ],
+    )
+
+
+async def call(peer: str, answer: Awaitable[T]) -> T:
+    """Await an answer of a model server.
+
+    Args:
+        peer: "encoder" or "reranker", as messages name it.
+        answer: The call.
+
+    Raises:
+        ServiceError: Whatever the server or the channel reports, in our terms.
+    """
+    try:
+        return await answer
+    except grpc.aio.AioRpcError as error:
+        raise translate(peer, error) from error
+
+
+def translate(peer: str, error: grpc.aio.AioRpcError) -> errors.ServiceError:
+    """Say in our terms what a model server's status means to our caller."""
+    code, name = error.code(), peer.upper()
+    info, retry_after_s = _details(error)
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+        return errors.Unavailable(f"{name}_UNAVAILABLE", f"the {peer} cannot be reached")
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return errors.DeadlineSpent("DEADLINE_SPENT", f"no time left while waiting for the {peer}")
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return errors.Overloaded(f"{name}_OVERLOADED", f"the {peer} is at its limit", retry_after_s=retry_after_s)
+    if code is grpc.StatusCode.INVALID_ARGUMENT and info.reason in CALLERS_REASONS:
+        field = info.metadata.get("field", "request")
+        return errors.InvalidRequest(info.reason, (error.details() or "").removeprefix(f"{field}: "), field=field)
+    if code in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.FAILED_PRECONDITION):
+        return errors.Misconfigured(
+            f"{name}_MISCONFIGURED", f"what answers at the {peer}'s address is no {peer} of ours"
+        )
+    # A request that we built and the server calls invalid is our fault, not our caller's.
+    return errors.InferenceFailed(f"{name}_FAILED", f"the {peer} answered {code.name}")
+
+
+def _details(error: grpc.aio.AioRpcError) -> tuple[error_details_pb2.ErrorInfo, float]:
+    """Return the ErrorInfo and the retry delay that a status carries, or empty ones."""
+    info, delay = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+    status = rpc_status.from_call(cast(grpc.Call, error))  # it has the three methods that are read
+    for detail in status.details if status is not None else ():
+        detail.Unpack(info)
+        detail.Unpack(delay)
+    seconds = delay.retry_delay.seconds + delay.retry_delay.nanos / 1e9
+    return info, seconds or DEFAULT_RETRY_S

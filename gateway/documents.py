@@ -1,0 +1,87 @@
+"""The RPCs of documents: validate, call, convert."""
+
+from collections.abc import AsyncIterator
+from typing import Any, TypeAlias
+
+import grpc
+
+from gateway.convert import collection_name, document_message, documents_of, ids_of
+from gateway.indexing import Indexer
+from gateway.ports import VectorStore
+from gateway.settings import GatewaySettings
+from retrieval.gateway.v1 import gateway_pb2 as pb
+from retrieval.gateway.v1 import gateway_pb2_grpc as pb_grpc
+from serving.deadline import Deadline
+from serving.server import deadline_of
+from serving.status import failure_of
+from serving.streams import answer_in_order
+
+SERVICE = pb.DESCRIPTOR.services_by_name["DocumentService"].full_name
+# One message is stored while the next ones are encoded.
+MESSAGES_IN_FLIGHT = 3
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+class DocumentService(pb_grpc.DocumentServiceServicer):
+    """Implements retrieval.gateway.v1.DocumentService.
+
+    Args:
+        indexer: Writes documents.
+        store: Reads and deletes them.
+        settings: The default deadlines.
+    """
+
+    def __init__(self, indexer: Indexer, store: VectorStore, settings: GatewaySettings) -> None:
+        self._indexer = indexer
+        self._store = store
+        self._settings = settings
+
+    async def UpsertDocuments(  # noqa: N802
+        self, request_iterator: AsyncIterator[pb.UpsertDocumentsRequest], context: Context
+    ) -> AsyncIterator[pb.UpsertDocumentsResponse]:
+        """Store documents, answered message by message in order."""
+        remaining = context.time_remaining()
+
+        async def answer(message: pb.UpsertDocumentsRequest) -> pb.UpsertDocumentsResponse:
+            return await self._upsert(message, Deadline.after(remaining or self._settings.upsert_deadline_s))
+
+        async for response in answer_in_order(request_iterator, answer, MESSAGES_IN_FLIGHT):
+            yield response
+
+    async def DeleteDocuments(  # noqa: N802
+        self, request: pb.DeleteDocumentsRequest, context: Context
+    ) -> pb.DeleteDocumentsResponse:
+        """Delete documents."""
+        await self._store.delete(
+            collection_name(request.collection),
+            ids_of(request.ids),
+            deadline=deadline_of(context, self._settings.default_deadline_s),
+        )
+        return pb.DeleteDocumentsResponse()
+
+    async def GetDocuments(self, request: pb.GetDocumentsRequest, context: Context) -> pb.GetDocumentsResponse:  # noqa: N802
+        """Return documents."""
+        documents = await self._store.get(
+            collection_name(request.collection),
+            ids_of(request.ids),
+            deadline=deadline_of(context, self._settings.default_deadline_s),
+        )
+        return pb.GetDocumentsResponse(documents=[document_message(document) for document in documents])
+
+    async def _upsert(self, message: pb.UpsertDocumentsRequest, deadline: Deadline) -> pb.UpsertDocumentsResponse:
+        try:
+            stored = await self._indexer.upsert(
+                collection_name(message.collection),
+                documents_of(message.documents),
+                truncate=message.truncate,
+                deadline=deadline,
+            )
+        except Exception as error:  # noqa: BLE001 - reported in the message's own answer
+            code, reason, text = failure_of(error)
+            failure = pb.Failure(code=code, reason=reason, message=text)
+            return pb.UpsertDocumentsResponse(sequence=message.sequence, failure=failure)
+        return pb.UpsertDocumentsResponse(
+            sequence=message.sequence,
+            stored=pb.Stored(stored_count=stored.stored_count, truncated_count=stored.truncated_count),
+        )

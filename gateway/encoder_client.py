@@ -1,0 +1,80 @@
+"""The encoder port over gRPC."""
+
+from collections.abc import Sequence
+
+import grpc
+import numpy as np
+
+from gateway.channels import call
+from gateway.ports import Encoded, Model, ServerTime
+from retrieval.encoder.v1 import encoder_pb2 as pb
+from retrieval.encoder.v1.encoder_pb2_grpc import EncoderServiceStub
+from serving.deadline import Deadline
+from serving.errors import InferenceFailed, InvalidRequest
+from serving.timing import from_duration
+
+SERVICE = pb.DESCRIPTOR.services_by_name["EncoderService"].full_name
+PEER = "encoder"
+
+
+class EncoderClient:
+    """Calls an encoder server.
+
+    Args:
+        channel: To the servers.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub = EncoderServiceStub(channel)
+
+    async def encode_query(self, query: str, *, deadline: Deadline) -> Encoded:
+        """Encode one query; what is wrong with it is reported under the name that our caller knows."""
+        request = pb.EncodeRequest(texts=[query], input_type=pb.INPUT_TYPE_QUERY, vector_format=pb.VECTOR_FORMAT_BYTES)
+        try:
+            return await self._encode(request, deadline)
+        except InvalidRequest as error:
+            raise InvalidRequest(error.reason, error.message.removeprefix(f"{error.field}: "), field="query") from error
+
+    async def encode_passages(self, texts: Sequence[str], *, truncate: bool, deadline: Deadline) -> Encoded:
+        """Encode passages, all or none."""
+        request = pb.EncodeRequest(
+            texts=texts,
+            input_type=pb.INPUT_TYPE_PASSAGE,
+            overlong=pb.OVERLONG_TRUNCATE if truncate else pb.OVERLONG_REJECT,
+            vector_format=pb.VECTOR_FORMAT_BYTES,
+        )
+        return await self._encode(request, deadline)
+
+    async def model(self, *, deadline: Deadline) -> tuple[Model, int]:
+        """Return the model being served and its dimension."""
+        timeout = deadline.require("encode")
+        response = await call(PEER, self._stub.GetModel(pb.GetModelRequest(), timeout=timeout))
+        return _model(response.model), response.dimension
+
+    async def _encode(self, request: pb.EncodeRequest, deadline: Deadline) -> Encoded:
+        timeout = deadline.require("encode")
+        response = await call(PEER, self._stub.Encode(request, timeout=timeout))
+        if len(response.embeddings) != len(request.texts):
+            raise InferenceFailed(
+                "ENCODER_FAILED", f"{len(response.embeddings)} vectors for {len(request.texts)} texts"
+            )
+        return Encoded(
+            vectors=[np.frombuffer(embedding.packed, "<f4") for embedding in response.embeddings],
+            truncated=[embedding.truncated for embedding in response.embeddings],
+            model=_model(response.model),
+            time=ServerTime(
+                queue=from_duration(response.timings.queue),
+                tokenize=from_duration(response.timings.tokenize),
+                compute=from_duration(response.timings.compute),
+            ),
+        )
+
+
+def _model(reference: pb.ModelReference) -> Model:
+    return Model(
+        id=reference.id,
+        revision=reference.revision,
+        digest=reference.digest,
+        precision=reference.precision,
+        device=reference.device,
+    )

@@ -1,0 +1,78 @@
+"""The reranker port over gRPC."""
+
+from collections.abc import Sequence
+
+import grpc
+
+from gateway.channels import call
+from gateway.ports import Model, Reranked, Scored, ServerTime
+from retrieval.reranker.v1 import reranker_pb2 as pb
+from retrieval.reranker.v1.reranker_pb2_grpc import RerankerServiceStub
+from serving.deadline import Deadline
+from serving.errors import InferenceFailed
+from serving.timing import from_duration
+
+SERVICE = pb.DESCRIPTOR.services_by_name["RerankerService"].full_name
+PEER = "reranker"
+# A stored text may be larger than what the reranker accepts. 512 tokens never reach past this many bytes, since no
+# piece of the vocabulary is longer than 16 characters of at most 4 bytes.
+MAX_PASSAGE_BYTES = 60_000
+
+
+class RerankerClient:
+    """Calls a reranker server.
+
+    Args:
+        channel: To the servers.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub = RerankerServiceStub(channel)
+
+    async def rerank(self, query: str, passages: Sequence[str], *, deadline: Deadline) -> Reranked:
+        """Score every passage; pairs over the limit are cut longest first and reported."""
+        cut = [_cut(passage) for passage in passages]
+        request = pb.RerankRequest(
+            query=query,
+            candidates=[pb.Candidate(id=str(index), text=text) for index, text in enumerate(cut)],
+            truncation=pb.TRUNCATION_LONGEST_FIRST,
+            skip_blank=True,
+        )
+        timeout = deadline.require("rerank")
+        response = await call(PEER, self._stub.Rerank(request, timeout=timeout))
+        shortened = [len(text) < len(passage) for text, passage in zip(cut, passages, strict=True)]
+        return Reranked(
+            scores=_by_position(response, shortened),
+            model=Model(
+                id=response.model.id,
+                revision=response.model.revision,
+                digest=response.model.digest,
+                precision=response.model.precision,
+                device=response.model.device,
+            ),
+            time=ServerTime(
+                queue=from_duration(response.timings.queue),
+                tokenize=from_duration(response.timings.tokenize),
+                compute=from_duration(response.timings.compute),
+            ),
+        )
+
+
+def _cut(passage: str) -> str:
+    data = passage.encode("utf-8", "replace")
+    return passage if len(data) <= MAX_PASSAGE_BYTES else data[:MAX_PASSAGE_BYTES].decode("utf-8", "ignore")
+
+
+def _by_position(response: pb.RerankResponse, shortened: Sequence[bool]) -> list[Scored | None]:
+    """Put the ranking back into the order of the passages; every position has to occur exactly once."""
+    positions = [entry.index for entry in response.ranked] + list(response.skipped_indices)
+    if sorted(positions) != list(range(len(shortened))):
+        raise InferenceFailed("RERANKER_FAILED", f"{len(shortened)} passages sent, positions {positions} came back")
+    scores: list[Scored | None] = [None] * len(shortened)
+    for entry in response.ranked:
+        scores[entry.index] = Scored(
+            logit=entry.logit,
+            probability=entry.probability,
+            truncated=entry.truncated or shortened[entry.index],
+        )
+    return scores

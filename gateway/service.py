@@ -1,0 +1,93 @@
+"""The RPC of searching: validate, run the pipeline, convert; the time is told on success and on failure alike."""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import grpc
+
+from gateway.convert import answer_bytes, response_of, search_of
+from gateway.pipeline import Hit, Pipeline, RerankMode, Result, SearchQuery
+from gateway.settings import GatewaySettings
+from gateway.timings import SearchTimer
+from retrieval.gateway.v1 import gateway_pb2 as pb
+from retrieval.gateway.v1 import gateway_pb2_grpc as pb_grpc
+from serving.errors import InvalidRequest
+from serving.metrics import ServerMetrics
+from serving.server import deadline_of
+
+SERVICE = pb.DESCRIPTOR.services_by_name["GatewayService"].full_name
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+class GatewayService(pb_grpc.GatewayServiceServicer):
+    """Implements retrieval.gateway.v1.GatewayService.
+
+    Args:
+        pipeline: The two stages.
+        settings: Limits and the default deadline.
+        metrics: Where stages are recorded.
+    """
+
+    def __init__(self, pipeline: Pipeline, settings: GatewaySettings, metrics: ServerMetrics) -> None:
+        self._pipeline = pipeline
+        self._settings = settings
+        self._metrics = metrics
+
+    async def Search(self, request: pb.SearchRequest, context: Context) -> pb.SearchResponse:  # noqa: N802
+        """Answer one query."""
+        with self._timed(context) as timer:
+            search = search_of(request)
+            deadline = deadline_of(context, self._settings.default_deadline_s)
+            retrieved = await self._pipeline.retrieve(search, deadline, timer)
+            self._check_size(request, search, retrieved)
+            result = await self._pipeline.rerank(search, retrieved, deadline, timer)
+            return self._response(request, result, timer)
+
+    async def SearchStream(  # noqa: N802
+        self, request: pb.SearchStreamRequest, context: Context
+    ) -> AsyncIterator[pb.SearchStreamResponse]:
+        """Answer one query with the pool first."""
+        with self._timed(context) as timer:
+            search = search_of(request.request)
+            deadline = deadline_of(context, self._settings.default_deadline_s)
+            retrieved = await self._pipeline.retrieve(search, deadline, timer)
+            self._check_size(request.request, search, retrieved)
+            yield pb.SearchStreamResponse(retrieved=self._response(request.request, retrieved, timer))
+            result = await self._pipeline.rerank(search, retrieved, deadline, timer)
+            yield pb.SearchStreamResponse(final=self._response(request.request, result, timer))
+
+    def _response(self, request: pb.SearchRequest, result: Result, timer: SearchTimer) -> pb.SearchResponse:
+        return response_of(
+            result, timer.read(), request, collection=request.collection, store=self._pipeline.store.name
+        )
+
+    def _check_size(self, request: pb.SearchRequest, search: SearchQuery, retrieved: Result) -> None:
+        """Refuse, before the expensive stage, an answer that the caller's client might not accept."""
+        with_text = request.include_text if request.HasField("include_text") else True
+        size = answer_bytes(_largest(search, retrieved), with_text=with_text)
+        if request.include_pool:
+            size += answer_bytes(retrieved.pool, with_text=with_text)
+        if size > self._settings.max_answer_bytes:
+            limit = self._settings.max_answer_bytes
+            message = f"the answer may have {size} bytes, the limit is {limit}; ask for fewer hits, no pool or no text"
+            raise InvalidRequest("ANSWER_TOO_LARGE", message, field="top_k")
+
+    @contextmanager
+    def _timed(self, context: Context) -> Iterator[SearchTimer]:
+        timer = SearchTimer()
+        try:
+            yield timer
+        finally:
+            time = timer.read()
+            context.set_trailing_metadata(time.trailers())
+            for (stage, part), nanoseconds in time.spans().items():
+                self._metrics.observe_stage(stage, {part: nanoseconds})
+
+
+def _largest(search: SearchQuery, retrieved: Result) -> Sequence[Hit]:
+    """Return the hits that, if they came out on top, would make the largest answer."""
+    if search.rerank is RerankMode.OFF:
+        return retrieved.hits
+    return sorted(retrieved.pool, key=lambda hit: -answer_bytes([hit], with_text=True))[: search.top_k]

@@ -1,0 +1,295 @@
+"""One collection of qdrant-edge on disk. Blocking, and for one thread at a time.
+
+A collection is a directory::
+
+    shard/            the engine's
+    collection.json   what the collection is; written last, so that without it there is no collection
+
+Searches are exact. The engine builds its approximate index only when told to, and measured on 20,000 random vectors
+of 384 dimensions that index found 39 % of the true first 20 at its defaults (1.0 ms) and 87 % at ef = 512 (2.8 ms),
+where the exact scan takes 1.5 ms. The scan grows in proportion: about 8 ms at 100,000.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import qdrant_edge as edge
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gateway.ports import Candidate, Collection, Document, DocumentId, Filter, Model, Vector
+from gateway.stores.edge_filter import quoted, to_engine_filter
+from gateway.stores.point_ids import order_key, to_point_id
+from gateway.stores.records import payload_keys, stored_payload, to_candidate, to_document, unit_vector
+from serving.errors import InferenceFailed, InvalidRequest, Misconfigured, ServiceError
+
+META_NAME = "collection.json"
+SHARD_NAME = "shard"
+ENGINE = "qdrant-edge-py 0.9.0"
+
+_DISK_BLOCK = 512
+"""Bytes per unit of `st_blocks`, whatever the file system's block is."""
+
+
+class EncoderReference(BaseModel):
+    """The encoder that a collection belongs to."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    revision: str
+    digest: str
+    precision: str
+
+
+class CollectionMeta(BaseModel):
+    """What `collection.json` says."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: Literal[1] = 1
+    dimension: int = Field(gt=0)
+    distance: Literal["cosine"] = "cosine"
+    encoder: EncoderReference
+    engine: str = ENGINE
+    """What made the shard, for people."""
+
+
+class EdgeCollection:
+    """An open collection.
+
+    Args:
+        path: Its directory.
+        meta: What its `collection.json` says.
+        shard: The engine's handle, open.
+    """
+
+    def __init__(self, path: Path, meta: CollectionMeta, shard: edge.EdgeShard) -> None:
+        self.path = path
+        self._meta = meta
+        self._shard = shard
+
+    @staticmethod
+    def make(path: Path, meta: CollectionMeta) -> None:
+        """Write an empty collection into a new directory, durably.
+
+        Raises:
+            InferenceFailed: The engine or the disk failed.
+        """
+        params = edge.EdgeVectorParams(size=meta.dimension, distance=edge.Distance.Cosine)
+        # Threshold 0: no approximate index, ever. One search thread: the shard is one segment.
+        config = edge.EdgeConfig(
+            vectors=params, optimizers=edge.EdgeOptimizersConfig(indexing_threshold=0), max_search_threads=1
+        )
+        with engine_errors():
+            path.mkdir()
+            shard = edge.EdgeShard.create(str(path / SHARD_NAME), config)
+            shard.flush()
+            shard.close()
+            _write_durably(path / META_NAME, meta.model_dump_json(indent=2) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Open a collection and win back the space of deleted documents.
+
+        Compacting takes about 0.15 s for 40,000 documents, and is done only here because it stalls everything.
+
+        Raises:
+            Misconfigured: `COLLECTION_MALFORMED`, `collection.json` is not ours or from another version;
+                `COLLECTION_UNREADABLE`, the engine cannot open the shard.
+        """
+        meta = _read_meta(path / META_NAME)
+        try:
+            with engine_errors():
+                shard = edge.EdgeShard.load(str(path / SHARD_NAME))
+                if shard.optimize():
+                    shard.close()  # the files of the old segment go when the shard is opened again
+                    shard = edge.EdgeShard.load(str(path / SHARD_NAME))
+        except InferenceFailed as error:
+            raise Misconfigured(
+                "COLLECTION_UNREADABLE",
+                f"{path}: {ENGINE} cannot open it (made with {meta.engine}); "
+                "restore it from a copy, or delete the directory and index again",
+            ) from error
+        return cls(path, meta, shard)
+
+    def close(self) -> None:
+        """Write everything down and release it."""
+        with engine_errors():
+            self._shard.flush()
+            self._shard.close()
+
+    def describe(self) -> Collection:
+        """Count the documents, and the bytes that the directory takes on disk."""
+        with engine_errors():
+            return Collection(
+                name=self.path.name,
+                document_count=self._shard.count(edge.CountRequest(exact=True)),
+                dimension=self._meta.dimension,
+                encoder=Model(**self._meta.encoder.model_dump()),
+                disk_bytes=_disk_bytes(self.path),
+            )
+
+    def upsert(self, documents: Sequence[Document], vectors: Sequence[Vector]) -> None:
+        """Store documents durably. Nothing is stored where one of them is wrong.
+
+        The whole batch is checked and built first, because the engine stops at the first bad point and keeps those
+        before it.
+        """
+        if len(documents) != len(vectors):
+            raise InferenceFailed("VECTOR_COUNT", f"{len(vectors)} vectors for {len(documents)} documents")
+        points = [self._point(index, *pair) for index, pair in enumerate(zip(documents, vectors, strict=True))]
+        if points:
+            self._update(edge.UpdateOperation.upsert_points(points))
+
+    def delete(self, ids: Sequence[DocumentId]) -> None:
+        """Delete documents durably."""
+        if ids:
+            self._update(edge.UpdateOperation.delete_points([to_point_id(one) for one in ids]))
+
+    def get(self, ids: Sequence[DocumentId]) -> Sequence[Document]:
+        """Return the documents that exist, in the order asked for."""
+        point_ids = [to_point_id(one) for one in ids]
+        with engine_errors():
+            records = self._shard.retrieve(list(dict.fromkeys(point_ids)), with_payload=True, with_vector=False)
+        found = {record.id: to_document(record.id, record.payload or {}) for record in records}
+        return [found[point_id] for point_id in point_ids if point_id in found]
+
+    def require_encoder(self, encoder: Model) -> None:
+        """Check that a query's vector comes from the encoder that made the documents' vectors.
+
+        Raises:
+            Misconfigured: `ENCODER_MISMATCH`.
+        """
+        made_with = self._meta.encoder
+        if encoder.digest != made_with.digest:
+            raise Misconfigured(
+                "ENCODER_MISMATCH",
+                f"collection {self.path.name} was made with {_label(made_with.id, made_with.digest)}, the encoder "
+                f"serves {_label(encoder.id, encoder.digest)}; serve that encoder or index into a new collection",
+                collection=made_with.digest,
+                encoder=encoder.digest,
+            )
+
+    def search(
+        self, vector: Vector, *, pool_size: int, wanted: Filter | None, payload_fields: Sequence[str]
+    ) -> tuple[Sequence[Candidate], int]:
+        """Return the nearest documents in order, and the nanoseconds that the engine took.
+
+        Where the last score of the pool goes on beyond it, more is read until the tie ends, so that the ids and not
+        the engine's whim decide who is in.
+        """
+        query = edge.Query.Nearest(unit_vector(vector, self._meta.dimension))
+        chosen = None if wanted is None else to_engine_filter(wanted)
+        compute, limit = 0, pool_size + 1
+        while True:
+            started = time.perf_counter_ns()
+            with engine_errors():
+                points = self._shard.query(_request(query, limit, chosen, payload_fields))
+            compute += time.perf_counter_ns() - started
+            pool = [to_candidate(one.id, one.score, one.payload or {}, payload_fields) for one in points]
+            if len(pool) < limit or pool[-1].score < pool[pool_size - 1].score:
+                return sorted(pool, key=_rank)[:pool_size], compute
+            limit *= 4
+
+    def _point(self, index: int, document: Document, vector: Vector) -> edge.Point:
+        field = f"documents[{index}]"
+        point_id = to_point_id(document.id, field=f"{field}.id")
+        payload = stored_payload(document, field=field)
+        numbers = unit_vector(vector, self._meta.dimension)
+        with engine_errors():
+            return edge.Point(point_id, numbers, payload)
+
+    def _update(self, operation: edge.UpdateOperation) -> None:
+        # The write-ahead log alone survives a killed process; only the flush survives a power cut.
+        with engine_errors():
+            self._shard.update(operation)
+            self._shard.flush()
+
+
+@contextmanager
+def engine_errors() -> Iterator[None]:
+    """Turn whatever the engine raises into InferenceFailed; errors of our own pass.
+
+    The binding raises plain Exception, ValueError, TypeError and, where Rust panics, a BaseException of its own.
+    """
+    try:
+        yield
+    except ServiceError:
+        raise
+    except Exception as error:
+        raise InferenceFailed("STORE_FAILED", "the vector store failed; details are in the log") from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise InferenceFailed("STORE_FAILED", "the vector store failed; details are in the log") from error
+
+
+def _request(
+    query: edge.Query, limit: int, chosen: edge.Filter | None, payload_fields: Sequence[str]
+) -> edge.QueryRequest:
+    return edge.QueryRequest(
+        limit=limit,
+        query=query,
+        filter=chosen,
+        with_vector=False,
+        with_payload=_selector(payload_fields),
+        params=edge.SearchParams(exact=True),
+    )
+
+
+def _selector(payload_fields: Sequence[str]) -> Any:
+    keys = payload_keys(payload_fields)
+    if keys is None:
+        return True
+    try:
+        return edge.PayloadSelector.Include([quoted(key) for key in keys])
+    except InvalidRequest:
+        return True  # a key that the engine cannot be asked for is picked out of everything
+
+
+def _rank(candidate: Candidate) -> tuple[float, tuple[int, int, str]]:
+    return (-candidate.score, order_key(candidate.id))
+
+
+def _label(model_id: str, digest: str) -> str:
+    return f"{model_id} ({digest[:19]})"
+
+
+def _read_meta(path: Path) -> CollectionMeta:
+    try:
+        return CollectionMeta.model_validate(json.loads(path.read_bytes()))
+    except (ValidationError, ValueError, OSError) as error:
+        raise Misconfigured(
+            "COLLECTION_MALFORMED",
+            f"{path} cannot be read as a collection of this version; "
+            "restore it from a copy, or delete the directory and index again",
+        ) from error
+
+
+def _write_durably(path: Path, text: str) -> None:
+    partial = path.with_suffix(".partial")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.rename(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _disk_bytes(path: Path) -> int:
+    # Allocated, not apparent: the engine's files are sparse, 100 MB by their length in an empty collection.
+    return sum(entry.lstat().st_blocks * _DISK_BLOCK for entry in path.rglob("*"))

@@ -1,0 +1,108 @@
+"""Where the time of one search went: measured here, told the same in message, trailing metadata and metrics.
+
+All numbers are whole nanoseconds on the monotonic clock. Two sums hold exactly, by construction: the parts of a stage
+are its total, and dense + rerank + other is the total of the search.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from gateway.ports import ServerTime
+
+STAGES = ("encode", "search", "rerank")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTime:
+    """One stage; `network` is what its server does not account for."""
+
+    total: int = 0
+    network: int = 0
+    queue: int = 0
+    tokenize: int = 0
+    compute: int = 0
+
+    @classmethod
+    def of(cls, total: int, server: ServerTime) -> "StageTime":
+        """Split a measured total by what the stage's server says.
+
+        A server that claims more than was measured here has another clock; it is then believed part by part until the
+        total is used up, so that the sum stays exact.
+        """
+        compute = min(server.compute, total)
+        queue = min(server.queue, total - compute)
+        tokenize = min(server.tokenize, total - compute - queue)
+        network = total - compute - queue - tokenize
+        return cls(total=total, network=network, queue=queue, tokenize=tokenize, compute=compute)
+
+    def parts(self) -> Mapping[str, int]:
+        """All spans by name."""
+        return {
+            "total": self.total,
+            "network": self.network,
+            "queue": self.queue,
+            "tokenize": self.tokenize,
+            "compute": self.compute,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchTime:
+    """One search."""
+
+    total: int
+    encode: StageTime
+    search: StageTime
+    rerank: StageTime
+
+    @property
+    def dense(self) -> int:
+        """Encode and search together."""
+        return self.encode.total + self.search.total
+
+    @property
+    def other(self) -> int:
+        """The gateway's own work."""
+        return self.total - self.dense - self.rerank.total
+
+    def stages(self) -> Mapping[str, StageTime]:
+        """The three stages by name."""
+        return {"encode": self.encode, "search": self.search, "rerank": self.rerank}
+
+    def spans(self) -> Mapping[tuple[str, str], int]:
+        """Every number by (stage, part); the sums are under the stages "all" and "dense"."""
+        parts = {(stage, part): ns for stage, span in self.stages().items() for part, ns in span.parts().items()}
+        return {**parts, ("dense", "total"): self.dense, ("all", "other"): self.other, ("all", "total"): self.total}
+
+    def trailers(self) -> tuple[tuple[str, str], ...]:
+        """Every number as trailing metadata, in microseconds."""
+        return tuple((f"twostage-{stage}-{part}-us", str(ns // 1000)) for (stage, part), ns in self.spans().items())
+
+
+class SearchTimer:
+    """Collects the stages of one search as they end, in failure too."""
+
+    def __init__(self) -> None:
+        self._begun = time.monotonic_ns()
+        self._stages = dict.fromkeys(STAGES, StageTime())
+        self._server = ServerTime()
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Measure a stage; `server_said` inside it splits it up."""
+        begun, self._server = time.monotonic_ns(), ServerTime()
+        try:
+            yield
+        finally:
+            self._stages[name] = StageTime.of(time.monotonic_ns() - begun, self._server)
+
+    def server_said(self, server: ServerTime) -> None:
+        """Note what the stage's server says of its time."""
+        self._server = server
+
+    def read(self) -> SearchTime:
+        """Return the time so far."""
+        encode, search, rerank = (self._stages[name] for name in STAGES)
+        return SearchTime(total=time.monotonic_ns() - self._begun, encode=encode, search=search, rerank=rerank)

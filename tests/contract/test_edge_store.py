@@ -1,0 +1,363 @@
+"""The embedded vector store: the contract, and what an engine in a directory adds to it."""
+
+import asyncio
+import importlib.metadata
+import json
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import qdrant_edge as edge
+from contract.vector_store_suite import DIMENSION, ENCODER, NAME, NORTH, VectorStoreSuite, put, search, soon, vector
+
+from gateway.ports import Document, Model
+from gateway.stores.edge import EdgeStore
+from gateway.stores.edge_collection import ENGINE, engine_errors
+from gateway.stores.point_ids import ID_KEY, to_point_id
+from gateway.stores.records import MAX_PAYLOAD_DEPTH, TEXT_KEY
+from serving.deadline import Deadline
+from serving.errors import DeadlineSpent, InferenceFailed, InvalidRequest, Misconfigured, NotReady
+
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+import numpy as np
+from gateway.ports import Document, Model
+from gateway.stores.edge import EdgeStore
+from serving.deadline import Deadline
+
+async def main():
+    store = await EdgeStore.open(Path(sys.argv[1]))
+    encoder = Model(id="m", revision="r", digest="d", precision="fp32")
+    await store.create("docs", dimension=4, encoder=encoder, deadline=Deadline.after(60))
+    for batch in range(1000):
+        documents = [Document(id=f"{batch}/{row}", text=f"text {batch}/{row}") for row in range(7)]
+        await store.upsert("docs", documents, [np.ones(4, np.float32)] * 7, deadline=Deadline.after(60))
+        print(batch, flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+async def store(tmp_path):
+    async with await EdgeStore.open(tmp_path / "store") as opened:
+        yield opened
+
+
+@pytest.fixture
+async def filled(store):
+    await store.create(NAME, dimension=DIMENSION, encoder=ENCODER, deadline=soon())
+    await put(store, Document(id=1, text="one"), Document(id="two", text="two", payload={"a": 1}))
+    return store
+
+
+def shard(store: EdgeStore) -> Any:
+    """The engine's handle of the collection, to write what the store itself would not."""
+    return store._root.collection(NAME)._shard
+
+
+class TestEdgeStore(VectorStoreSuite):
+    """The suite on the embedded store."""
+
+
+async def test_everything_survives_reopening(tmp_path):
+    """Documents, ids, payloads and the encoder are the same after closing and opening again."""
+    async with await EdgeStore.open(tmp_path) as store:
+        await store.create(NAME, dimension=DIMENSION, encoder=ENCODER, deadline=soon())
+        await put(store, *[Document(id=one, text=f"t{one}", payload={"n": 1}) for one in (2**64 - 1, "a b")])
+        before = await store.list(deadline=soon()), await search(store, NORTH, payload_fields=["*"])
+    async with await EdgeStore.open(tmp_path) as store:
+        after = await store.list(deadline=soon()), await search(store, NORTH, payload_fields=["*"])
+    assert after[1] == before[1]
+    assert [(one.name, one.document_count, one.encoder) for one in after[0]] == [(NAME, 2, ENCODER)]
+
+
+async def test_acknowledged_documents_survive_kill(tmp_path):
+    """What was acknowledged before kill -9 is there afterwards, whole batches only (field failure 68)."""
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as writer:
+        acknowledged = [int(writer.stdout.readline()) for _ in range(20)]
+        writer.send_signal(signal.SIGKILL)
+    async with await EdgeStore.open(tmp_path) as store:
+        count = (await store.describe("docs", deadline=soon())).document_count
+        ids = [f"{batch}/{row}" for batch in acknowledged for row in range(7)]
+        got = await store.get("docs", ids, deadline=soon())
+    assert [one.text for one in got] == [f"text {one}" for one in ids]
+    assert count >= len(ids)
+    assert count % 7 == 0
+
+
+async def test_one_process_at_a_time(store, tmp_path):
+    """A second opening is refused with what to do, and works once the first has closed."""
+    with pytest.raises(Misconfigured) as raised:
+        await EdgeStore.open(tmp_path / "store")
+    assert raised.value.reason == "STORE_LOCKED"
+    assert "stop that one" in raised.value.message
+    await store.aclose()
+    async with await EdgeStore.open(tmp_path / "store") as second:
+        assert await second.list(deadline=soon()) == []
+
+
+async def test_a_path_that_cannot_be_a_directory_is_refused(tmp_path):
+    """A file in the place of the directory is an operator's matter."""
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(Misconfigured) as raised:
+        await EdgeStore.open(tmp_path / "file")
+    assert raised.value.reason == "STORE_UNWRITABLE"
+
+
+async def test_leftovers_of_a_crash_are_swept(tmp_path):
+    """Half-made and half-deleted collections disappear; directories that are not ours stay."""
+    for name in (".making-docs", ".dropping-docs", "photos"):
+        (tmp_path / name / "shard").mkdir(parents=True)
+    (tmp_path / ".dropping-docs" / "collection.json").write_text("{}")
+    async with await EdgeStore.open(tmp_path) as store:
+        assert await store.list(deadline=soon()) == []
+        await store.create(NAME, dimension=2, encoder=ENCODER, deadline=soon())
+    assert sorted(one.name for one in tmp_path.iterdir()) == [".lock", NAME, "photos"]
+
+
+async def test_dropping_leaves_nothing_behind(filled, tmp_path):
+    """After a drop the directory is as if the collection had never been."""
+    await filled.drop(NAME, deadline=soon())
+    assert [one.name for one in (tmp_path / "store").iterdir()] == [".lock"]
+
+
+async def test_a_foreign_meta_file_is_refused(tmp_path):
+    """A collection of another schema version stops the start and names the file."""
+    async with await EdgeStore.open(tmp_path) as store:
+        await store.create(NAME, dimension=2, encoder=ENCODER, deadline=soon())
+        await store.create("other", dimension=2, encoder=ENCODER, deadline=soon())
+    meta = tmp_path / "other" / "collection.json"
+    meta.write_text(json.dumps(json.loads(meta.read_text()) | {"schema_version": 2}))
+    for _ in range(2):  # the second time shows that the first let go of the lock and of the other collection
+        with pytest.raises(Misconfigured) as raised:
+            await EdgeStore.open(tmp_path)
+        assert raised.value.reason == "COLLECTION_MALFORMED"
+        assert str(meta) in raised.value.message
+
+
+async def test_a_broken_shard_is_refused(tmp_path):
+    """A collection that the engine cannot open stops the start and says what to do."""
+    async with await EdgeStore.open(tmp_path) as store:
+        await store.create(NAME, dimension=2, encoder=ENCODER, deadline=soon())
+    (tmp_path / NAME / "shard").rename(tmp_path / "gone")
+    with pytest.raises(Misconfigured) as raised:
+        await EdgeStore.open(tmp_path)
+    assert raised.value.reason == "COLLECTION_UNREADABLE"
+    assert "index again" in raised.value.message
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".lock", "a/b", "../a", "-a", "ä", "a\n", "a" * 129])
+async def test_names_that_are_no_directories_are_refused(store, name):
+    """A collection's name cannot lead out of the store or into its own files."""
+    with pytest.raises(InvalidRequest) as raised:
+        await store.create(name, dimension=2, encoder=ENCODER, deadline=soon())
+    assert raised.value.reason == "COLLECTION_NAME"
+
+
+async def test_a_directory_of_someone_else_is_not_taken_over(store, tmp_path):
+    """A name under which some directory lies already is taken."""
+    (tmp_path / "store" / "photos").mkdir()
+    with pytest.raises(Exception, match="there is a collection"):
+        await store.create("photos", dimension=2, encoder=ENCODER, deadline=soon())
+
+
+@pytest.mark.parametrize("stored", [{}, {TEXT_KEY: None}, {TEXT_KEY: ""}, {TEXT_KEY: " "}, {TEXT_KEY: ["a"]}, {"b": 1}])
+async def test_points_without_usable_text_are_candidates_without_text(filled, stored):
+    """A point that another program wrote without a text is found, and has none (field failure 33)."""
+    shard(filled).update(edge.UpdateOperation.upsert_points([edge.Point(9, [0.0, 1.0, 0.0, 0.0], stored)]))
+    first = (await search(filled, vector(0, 1, 0, 0), payload_fields=["*"]))[0]
+    assert (first.id, first.text) == (9, None)
+    assert not any(key.startswith("_twostage") for key in first.payload)
+    (got,) = await filled.get(NAME, [9], deadline=soon())
+    assert got.text == ""
+
+
+async def test_a_text_id_is_stored_beside_its_uuid(filled):
+    """The layout on disk: a UUIDv5 of our namespace, the text and the original id under our keys."""
+    point_id = to_point_id("two")
+    (record,) = shard(filled).retrieve([point_id], with_payload=True)
+    assert str(point_id) == "4c02f83a-ffd3-5743-9ab8-1aee22ca1c50"
+    assert record.payload == {"a": 1, TEXT_KEY: "two", ID_KEY: "two"}
+
+
+async def test_a_score_that_is_not_finite_never_leaves(filled):
+    """A stored vector of NaN, which the engine accepts, fails the search instead of ordering it."""
+    shard(filled).update(edge.UpdateOperation.upsert_points([edge.Point(9, [float("nan")] * 4, {})]))
+    pool: list[Any] | None = None
+    try:
+        pool = await search(filled, NORTH)
+    except InferenceFailed as error:
+        assert error.reason == "SCORE_NOT_FINITE"  # noqa: PT017 - either way is right
+    assert pool is None or {one.id for one in pool} == {1, "two"}
+
+
+async def test_errors_of_the_engine_do_not_leak(filled):
+    """Whatever the engine raises becomes InferenceFailed with a fixed message and the cause attached."""
+    shard(filled).close()
+    for call in (
+        search(filled, NORTH),
+        put(filled, Document(id=5, text="a")),
+        filled.describe(NAME, deadline=soon()),
+        filled.get(NAME, [1], deadline=soon()),
+        filled.delete(NAME, [1], deadline=soon()),
+    ):
+        with pytest.raises(InferenceFailed) as raised:
+            await call
+        assert raised.value.message == "the vector store failed; details are in the log"
+        assert "not initialized" in str(raised.value.__cause__)
+    filled._root._collections.clear()
+
+
+async def test_a_panic_of_the_engine_does_not_leak():
+    """Rust's panics, which are no Exception, are translated; an interrupt is not."""
+    panic = type("PanicException", (BaseException,), {})
+    with pytest.raises(InferenceFailed), engine_errors():
+        raise panic
+    with pytest.raises(KeyboardInterrupt), engine_errors():
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), {1, 2}, {1: 2}, 2**64, -(2**63) - 1, b"x"])
+async def test_payloads_that_are_no_json_are_refused(filled, value):
+    """A payload the engine would refuse or change is named, and its batch is not stored."""
+    with pytest.raises(InvalidRequest) as raised:
+        await put(filled, Document(id=7, text="t"), Document(id=8, text="t", payload={"a": [value]}))
+    assert (raised.value.reason, raised.value.field) == ("PAYLOAD_MALFORMED", "documents[1].payload")
+    assert (await filled.describe(NAME, deadline=soon())).document_count == 2
+
+
+async def test_texts_that_are_no_unicode_are_refused(filled):
+    """Half a surrogate pair, which cannot be written down, fails its batch and nothing else."""
+    with pytest.raises(InferenceFailed):
+        await put(filled, Document(id=7, text="t"), Document(id=8, text="\ud800"))
+    assert (await filled.describe(NAME, deadline=soon())).document_count == 2
+
+
+async def test_deep_payloads_are_refused_before_they_break_the_collection(tmp_path):
+    """The deepest payload we accept can be read again after a restart; one level more is refused."""
+
+    def nested(levels: int) -> Any:
+        return {"a": nested(levels - 1)} if levels else 1
+
+    async with await EdgeStore.open(tmp_path) as store:
+        await store.create(NAME, dimension=DIMENSION, encoder=ENCODER, deadline=soon())
+        await put(store, Document(id=1, text="t", payload=nested(MAX_PAYLOAD_DEPTH)))
+        with pytest.raises(InvalidRequest, match="nested deeper"):
+            await put(store, Document(id=2, text="t", payload=nested(MAX_PAYLOAD_DEPTH + 1)))
+    async with await EdgeStore.open(tmp_path) as store:
+        (got,) = await store.get(NAME, [1], deadline=soon())
+    assert got.payload == nested(MAX_PAYLOAD_DEPTH)
+
+
+async def test_vectors_and_documents_go_in_pairs(filled):
+    """An encoder that answers too few vectors stores nothing."""
+    with pytest.raises(InferenceFailed) as raised:
+        await put(filled, Document(id=7, text="t"), Document(id=8, text="t"), vectors=[NORTH])
+    assert raised.value.reason == "VECTOR_COUNT"
+
+
+async def test_an_overrun_is_answered_and_what_waits_is_never_started(filled):
+    """While the engine is busy a short deadline is kept, and the late write does not happen afterwards."""
+    release = threading.Event()
+    blocker = filled._thread.submit(release.wait)
+    with pytest.raises(DeadlineSpent) as raised:
+        await filled.upsert(NAME, [Document(id=7, text="t")], [NORTH], deadline=Deadline.after(0.01))
+    assert (raised.value.reason, raised.value.metadata) == ("DEADLINE_SPENT", {"stage": "upsert"})
+    release.set()
+    assert blocker.result()
+    assert (await filled.describe(NAME, deadline=soon())).document_count == 2
+
+
+async def test_an_abandoned_call_is_cancelled(filled):
+    """Cancelling the caller goes through, and its call does not run afterwards."""
+    release = threading.Event()
+    filled._thread.submit(release.wait)
+    task = asyncio.create_task(put(filled, Document(id=7, text="t")))
+    await asyncio.wait([task], timeout=0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    release.set()
+    assert (await filled.describe(NAME, deadline=soon())).document_count == 2
+
+
+async def test_the_wait_for_the_thread_is_queue_time(filled):
+    """Time spent waiting for the engine's thread is reported as queue, not as compute."""
+    release = threading.Event()
+    filled._thread.submit(release.wait)
+    wanted = {"encoder": ENCODER, "pool_size": 1, "filter": None, "payload_fields": ()}
+    task = asyncio.create_task(filled.search(NAME, NORTH, **wanted, deadline=soon()))
+    await asyncio.wait([task], timeout=0.02)
+    release.set()
+    time = (await task).time
+    assert time.queue >= 15_000_000
+    assert time.compute > 0
+
+
+async def test_closing_finishes_what_was_accepted(tmp_path):
+    """Writes under way when the store closes are done; later calls are refused; closing again is no error."""
+    store = await EdgeStore.open(tmp_path)
+    await store.create(NAME, dimension=DIMENSION, encoder=ENCODER, deadline=soon())
+    writes = [asyncio.create_task(put(store, Document(id=one, text="t"))) for one in range(5)]
+    await asyncio.wait(writes, timeout=0)
+    await asyncio.gather(store.aclose(), *writes)
+    await store.aclose()
+    with pytest.raises(NotReady):
+        await search(store, NORTH)
+    async with await EdgeStore.open(tmp_path) as again:
+        assert (await again.describe(NAME, deadline=soon())).document_count == 5
+
+
+async def test_search_is_exact(store):
+    """Every one of 40 pools out of 3,000 random vectors is the true one, after deletions and compaction too."""
+    rng = np.random.default_rng(7)
+    rows = rng.standard_normal((3000, 32)).astype(np.float32)
+    await store.create(NAME, dimension=32, encoder=ENCODER, deadline=soon())
+    await put(store, *[Document(id=one, text="t") for one in range(3000)], vectors=list(rows))
+    await store.delete(NAME, list(range(0, 3000, 2)), deadline=soon())
+    kept = np.arange(1, 3000, 2)
+    units = rows[kept] / np.linalg.norm(rows[kept], axis=1, keepdims=True)
+    for query in rng.standard_normal((40, 32)).astype(np.float32):
+        best = kept[np.argsort(-(units @ query))[:20]]
+        assert [one.id for one in await search(store, query)] == best.tolist()
+
+
+async def test_space_of_deleted_documents_is_won_back_on_opening(tmp_path):
+    """A collection emptied of most of its documents is smaller after a restart, and still right."""
+    rows = np.random.default_rng(7).standard_normal((3000, 256)).astype(np.float32)
+    async with await EdgeStore.open(tmp_path) as store:
+        await store.create(NAME, dimension=256, encoder=ENCODER, deadline=soon())
+        await put(store, *[Document(id=one, text="t" * 300) for one in range(3000)], vectors=list(rows))
+        await store.delete(NAME, list(range(2900)), deadline=soon())
+        before = (await store.describe(NAME, deadline=soon())).disk_bytes
+    async with await EdgeStore.open(tmp_path) as store:
+        described = await store.describe(NAME, deadline=soon())
+        first = (await search(store, rows[2950], pool_size=1))[0]
+    assert described.document_count == 100
+    assert described.disk_bytes < before - 2_000_000
+    assert (first.id, first.score) == (2950, pytest.approx(1, abs=1e-6))
+
+
+async def test_disk_bytes_are_what_the_disk_gives(filled):
+    """An almost empty collection takes kilobytes, although the engine's sparse files are long."""
+    assert 10_000 < (await filled.describe(NAME, deadline=soon())).disk_bytes < 10_000_000
+
+
+async def test_the_device_of_the_encoder_is_not_kept(store):
+    """A collection belongs to a model, wherever it runs."""
+    encoder = Model(id="m", revision="r", digest="d", precision="fp32", device="cuda:0")
+    made = await store.create(NAME, dimension=2, encoder=encoder, deadline=soon())
+    assert made.encoder == Model(id="m", revision="r", digest="d", precision="fp32")
+
+
+def test_the_engine_recorded_is_the_engine_installed():
+    """The version written into new collections is the one that is pinned and running (field failure 66)."""
+    assert f"qdrant-edge-py {importlib.metadata.version('qdrant-edge-py')}" == ENGINE

@@ -1,0 +1,15 @@
+"""The fake of the vector store keeps the contract of the real ones."""
+
+import pytest
+from contract.vector_store_suite import VectorStoreSuite
+from store_fake import MemoryStore
+
+
+class TestMemoryStore(VectorStoreSuite):
+    """The suite on the fake."""
+
+    @pytest.fixture
+    async def store(self):
+        made = MemoryStore()
+        yield made
+        await made.aclose()
