@@ -31,7 +31,7 @@ async def open_app(settings: GatewaySettings, on_fatal: Fatal = lambda _: None) 
     async with AsyncExitStack() as stack:
         encoder = await stack.enter_async_context(open_channel(settings.encoder_target, encoder_client.SERVICE))
         reranker = await stack.enter_async_context(open_channel(settings.reranker_target, reranker_client.SERVICE))
-        store = await stack.enter_async_context(EdgeStore(settings.store_path))
+        store = await stack.enter_async_context(await EdgeStore.open(settings.store_path))
         metrics = ServerMetrics("gateway")
         services = _services(
             encoder_client.EncoderClient(encoder), reranker_client.RerankerClient(reranker), store, settings, metrics

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from models import e5file, golden, graph, weights
+from models.build import building
 from models.e5file import E5File
 from models.unigram import tokenizer_json
 from serving.bundle import (
@@ -25,7 +26,7 @@ from serving.errors import Misconfigured
 
 RECIPE_NAME = "recipe"
 """Beside the manifest and not listed in it: what the bundle was made with, so that changes make it anew."""
-RECIPE_MODULES = ("charsmap", "demo", "e5file", "graph", "unigram", "weights")
+RECIPE_MODULES = ("build", "charsmap", "demo", "e5file", "graph", "unigram", "weights")
 SOURCE = f"package {e5file.PACKAGE} {e5file.PACKAGE_VERSION}, 4-bit weights"
 RERANKER_SOURCE = (
     "small cross-encoder: LoRA on multilingual-e5-small, trained on XQuAD, SQuAD-it, COVID FAQ, JaQuAD, PubMedQA and "
@@ -66,16 +67,9 @@ def prepare(out: Path, progress: Progress) -> list[Path]:
 
 
 def _make(kind: Kind, target: Path, recipe: str) -> None:
-    part = target.with_name(f".{kind}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir()
-    try:
+    with building(target) as part:
         _write(kind, part)
         (part / RECIPE_NAME).write_text(recipe)
-        shutil.rmtree(target, ignore_errors=True)
-        part.rename(target)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 def _write(kind: Kind, part: Path) -> None:

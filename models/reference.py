@@ -29,6 +29,11 @@ def write(file: E5File, out: Path, adapter: Adapter | None = None) -> None:
     out.mkdir(parents=True, exist_ok=True)
     save_file(tensors(file, adapter), out / "model.safetensors", metadata={"format": "pt"})
     _write_json(out / "config.json", config(file, adapter))
+    write_tokenizer(file, out)
+
+
+def write_tokenizer(file: E5File, out: Path) -> None:
+    """Write the tokenizer alone."""
     _write_json(out / "tokenizer.json", tokenizer_json(file.pieces))
     limits = {"model_max_length": file.shape.positions, "padding_side": "right"}
     names = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}

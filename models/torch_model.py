@@ -59,6 +59,7 @@ def load(source: Path, kind: Kind, pooling: str = "mean") -> Any:
     Raises:
         Misconfigured: It cannot be loaded, or a weight is missing, as where a reranker has no classification head.
     """
+    transformers.utils.logging.disable_progress_bar()
     options = {"attn_implementation": ATTENTION, "dtype": torch.float32, "local_files_only": True}
     encoder = kind == "encoder"
     if encoder:
