@@ -1,8 +1,8 @@
 """Export a reranker of BAAI/bge-reranker-v2-m3's exact measures with random weights: time, memory, parity, size.
 
-Proves what a download would: a model over protobuf's 2 GiB becomes a bundle with external data, attention fused in every
-layer, dynamic axes, and logits like torch's. Needs the extras cpu, demo (for a tokenizer) and export, 12 GB of memory and
-8 GB of disk.
+Proves what a download would: a model over protobuf's 2 GiB becomes a bundle with external data, attention fused in
+every layer, dynamic axes, and logits like torch's. Needs the extras cpu, demo (for a tokenizer) and export, 12 GB of
+memory and 8 GB of disk.
 
     python benchmarks/export_full_size.py [--work DIRECTORY]
 """

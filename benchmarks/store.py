@@ -10,6 +10,7 @@ import itertools
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -114,19 +115,20 @@ def flush_cost(root: Path) -> list[float]:
     return times
 
 
-async def measure(root: Path, count: int) -> list[str]:
+async def measure(root: Path, count: int, *, in_process: bool) -> list[str]:
     """One row of the table."""
     queries = vectors(200, seed=2)
-    async with await EdgeStore.open(root) as store:
+    async with await EdgeStore.open(root, in_process=in_process) as store:
         await store.create(NAME, dimension=DIMENSION, encoder=ENCODER, deadline=Deadline.after(60))
         writes = await write(store, count)
         await search(store, queries[0])
-        alone = await milliseconds([lambda query=query: search(store, query) for query in queries])
-        filtered = await milliseconds([lambda query=query: search(store, query, EVERY_TENTH) for query in queries])
+        alone = await milliseconds([partial(search, store, query) for query in queries])
+        filtered = await milliseconds([partial(search, store, query, EVERY_TENTH) for query in queries[:50]])
         rate, late = await under_load(store, seconds=3)
         disk = (await store.describe(NAME, deadline=Deadline.after(60))).disk_bytes
     return [
         f"{count:,}",
+        "gateway's" if in_process else "own",
         spread(alone),
         spread(filtered),
         f"{rate:,.0f}",
@@ -147,12 +149,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--documents", type=int, nargs="+", default=[200, 20_000])
     counts = parser.parse_args().documents
-    table = Table("documents", "search ms p50 / p95", "filtered ms", "searches/s", "stall ms p50 / p99 / max")
+    table = Table(
+        "documents", "process", "search ms p50 / p95", "filtered ms", "searches/s", "stall ms p50 / p99 / max"
+    )
     for title in ("upserts/s", "batch of 64 ms", "disk MB"):
         table.add_column(title)
     with tempfile.TemporaryDirectory() as directory:
         for count in counts:
-            table.add_row(*asyncio.run(measure(Path(directory) / str(count), count)))
+            for in_process in (True, False):
+                root = Path(directory) / f"{count}-{in_process}"
+                table.add_row(*asyncio.run(measure(root, count, in_process=in_process)))
         flushes = flush_cost(Path(directory))
     console = Console(width=160)
     console.print(table)

@@ -56,9 +56,10 @@ class EncoderService(pb_grpc.EncoderServiceServicer):
     ) -> AsyncIterator[pb.EncodeStreamResponse]:
         """Encode many batches, several at once, answered in order."""
         remaining = context.time_remaining()
+        ends = None if remaining is None else Deadline.after(remaining)
 
         async def answer(message: pb.EncodeStreamRequest) -> pb.EncodeStreamResponse:
-            return await self._answer(message, Deadline.after(remaining or self._settings.stream_deadline_s))
+            return await self._answer(message, ends or Deadline.after(self._settings.stream_deadline_s))
 
         async for response in answer_in_order(request_iterator, answer, MESSAGES_IN_FLIGHT):
             yield response

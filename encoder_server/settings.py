@@ -11,8 +11,10 @@ from pydantic_settings import SettingsConfigDict
 
 from serving.settings import CLIENT_MESSAGE_BYTES, ModelServerSettings
 
-# A float as protobuf packs it, for the largest dimension of a supported encoder.
-VECTOR_BYTES = 4 * 1024
+# An embedding as protobuf packs it, for the largest dimension of a supported encoder: floats, then tags and counts.
+VECTOR_BYTES = 4 * 1024 + 16
+# What an answer holds beside its embeddings: model and timings.
+ANSWER_BYTES = 4 * 1024
 
 
 class EncoderSettings(ModelServerSettings):
@@ -30,6 +32,6 @@ class EncoderSettings(ModelServerSettings):
 
     @model_validator(mode="after")
     def _answer_fits(self) -> Self:
-        if self.max_texts * VECTOR_BYTES > CLIENT_MESSAGE_BYTES:
+        if self.max_texts * VECTOR_BYTES + ANSWER_BYTES > CLIENT_MESSAGE_BYTES:
             raise ValueError(f"max_texts={self.max_texts}: the answer might exceed the 4 MiB that clients accept")
         return self

@@ -1,11 +1,13 @@
 """Channels to the model servers, and the one translation of their statuses into our errors."""
 
+import asyncio
 import json
 from collections.abc import Awaitable
 from typing import TypeVar, cast
 
 import grpc
-from google.rpc import error_details_pb2
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from serving import errors
@@ -68,6 +70,10 @@ async def call(peer: str, answer: Awaitable[T]) -> T:
         return await answer
     except grpc.aio.AioRpcError as error:
         raise translate(peer, error) from error
+    except asyncio.CancelledError:
+        if (task := asyncio.current_task()) is not None and task.cancelling():
+            raise  # our own caller left
+        raise _unavailable(peer) from None  # the channel was closed under the call
 
 
 def translate(peer: str, error: grpc.aio.AioRpcError) -> errors.ServiceError:
@@ -75,7 +81,7 @@ def translate(peer: str, error: grpc.aio.AioRpcError) -> errors.ServiceError:
     code, name = error.code(), peer.upper()
     info, retry_after_s = _details(error)
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
-        return errors.Unavailable(f"{name}_UNAVAILABLE", f"the {peer} cannot be reached")
+        return _unavailable(peer)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return errors.DeadlineSpent("DEADLINE_SPENT", f"no time left while waiting for the {peer}")
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
@@ -94,9 +100,21 @@ def translate(peer: str, error: grpc.aio.AioRpcError) -> errors.ServiceError:
 def _details(error: grpc.aio.AioRpcError) -> tuple[error_details_pb2.ErrorInfo, float]:
     """Return the ErrorInfo and the retry delay that a status carries, or empty ones."""
     info, delay = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
-    status = rpc_status.from_call(cast(grpc.Call, error))  # it has the three methods that are read
-    for detail in status.details if status is not None else ():
+    for detail in _rich_status(error).details:
         detail.Unpack(info)
         detail.Unpack(delay)
     seconds = delay.retry_delay.seconds + delay.retry_delay.nanos / 1e9
-    return info, seconds or DEFAULT_RETRY_S
+    return info, seconds if seconds > 0 else DEFAULT_RETRY_S
+
+
+def _rich_status(error: grpc.aio.AioRpcError) -> status_pb2.Status:
+    """Return the status that came as metadata; what contradicts the plain one or cannot be read counts as none."""
+    try:
+        status = rpc_status.from_call(cast(grpc.Call, error))  # it has the three methods that are read
+    except (DecodeError, ValueError):
+        return status_pb2.Status()
+    return status_pb2.Status() if status is None else status
+
+
+def _unavailable(peer: str) -> errors.Unavailable:
+    return errors.Unavailable(f"{peer.upper()}_UNAVAILABLE", f"the {peer} cannot be reached")

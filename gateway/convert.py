@@ -1,11 +1,12 @@
 """Protobuf messages to the gateway's own records and back; every check that needs no backend is here."""
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from google.protobuf import json_format, struct_pb2
+from google.protobuf import struct_pb2
 
 from gateway.ids import MAX_TEXT_BYTES as MAX_ID_BYTES
 from gateway.ids import parse_text
@@ -38,6 +39,8 @@ MAX_DOCUMENTS = 256
 MAX_CONDITIONS = 64
 MAX_DEPTH = 4
 MAX_VALUES = 256
+# Beyond this a double no longer tells neighbouring whole numbers apart.
+MAX_EXACT = 2**53
 RESERVED_PREFIX = "_twostage"
 COLLECTION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -96,11 +99,11 @@ def documents_of(messages: Sequence[pb.Document]) -> list[Document]:
     return documents
 
 
-def ids_of(messages: Sequence[pb.DocumentId]) -> list[DocumentId]:
+def ids_of(messages: Sequence[pb.DocumentId], field: str = "ids") -> list[DocumentId]:
     """Read a list of identifiers."""
     if not 1 <= len(messages) <= MAX_IDS:
-        raise InvalidRequest("ID_COUNT", f"{len(messages)}, 1 to {MAX_IDS} are wanted", field="ids")
-    return [id_of(message, f"ids[{index}]") for index, message in enumerate(messages)]
+        raise InvalidRequest("ID_COUNT", f"{len(messages)}, 1 to {MAX_IDS} are wanted", field=field)
+    return [id_of(message, f"{field}[{index}]") for index, message in enumerate(messages)]
 
 
 def id_of(message: pb.DocumentId, field: str) -> DocumentId:
@@ -130,13 +133,19 @@ def filter_of(message: pb.Filter, field: str = "filter", depth: int = 1) -> Filt
     clauses = (("must", message.must), ("should", message.should), ("must_not", message.must_not))
     if depth > MAX_DEPTH:
         raise InvalidRequest("FILTER_DEPTH", f"nested more than {MAX_DEPTH} deep", field=field)
-    if sum(len(conditions) for _, conditions in clauses) > MAX_CONDITIONS:
+    if depth == 1 and _condition_count(message) > MAX_CONDITIONS:
         raise InvalidRequest("FILTER_SIZE", f"more than {MAX_CONDITIONS} conditions", field=field)
     read = {
         name: [_condition_of(condition, f"{field}.{name}[{i}]", depth) for i, condition in enumerate(conditions)]
         for name, conditions in clauses
     }
     return Filter(**read)
+
+
+def _condition_count(message: pb.Filter) -> int:
+    """Count the conditions of a filter and of those in it."""
+    conditions = [*message.must, *message.should, *message.must_not]
+    return len(conditions) + sum(_condition_count(one.filter) for one in conditions if one.HasField("filter"))
 
 
 def _condition_of(message: pb.Condition, field: str, depth: int) -> Condition:
@@ -148,7 +157,7 @@ def _condition_of(message: pb.Condition, field: str, depth: int) -> Condition:
         case "exists":
             return Exists(key=_key(message.exists.key, field))
         case "has_id":
-            return HasId(ids=ids_of(message.has_id.ids))
+            return HasId(ids=ids_of(message.has_id.ids, f"{field}.has_id.ids"))
         case "filter":
             return filter_of(message.filter, field, depth + 1)
         case _:
@@ -156,7 +165,7 @@ def _condition_of(message: pb.Condition, field: str, depth: int) -> Condition:
 
 
 def _any_of(message: pb.AnyOf, field: str) -> AnyOf:
-    values = [_plain(json_format.MessageToDict(value)) for value in message.values]
+    values = [_plain(value, f"{field}.values") for value in message.values]
     kinds = {type(value) for value in values}
     one_kind = kinds in ({str}, {int}) or (kinds == {bool} and len(values) == 1)
     if not one_kind or len(values) > MAX_VALUES:
@@ -169,6 +178,8 @@ def _range_of(message: pb.Range, field: str) -> Range:
     bounds = {name: getattr(message, name) for name in ("gt", "gte", "lt", "lte") if message.HasField(name)}
     if not bounds:
         raise InvalidRequest("RANGE_EMPTY", "at least one bound is required", field=field)
+    if not all(map(math.isfinite, bounds.values())):
+        raise InvalidRequest("RANGE_BOUND", "a bound is not finite", field=field)
     return Range(key=_key(message.key, field), **bounds)
 
 
@@ -190,22 +201,32 @@ def _document_of(message: pb.Document, field: str) -> Document:
 def _payload_of(message: struct_pb2.Struct, field: str) -> Payload:
     if message.ByteSize() > MAX_PAYLOAD_BYTES:
         raise InvalidRequest("PAYLOAD_TOO_LARGE", f"more than {MAX_PAYLOAD_BYTES} bytes", field=field)
-    payload = {key: _plain(value) for key, value in json_format.MessageToDict(message).items()}
-    reserved = [key for key in payload if key.startswith(RESERVED_PREFIX)]
-    if reserved:
-        raise InvalidRequest("PAYLOAD_KEY", f"keys that begin with {RESERVED_PREFIX} are taken", field=field)
-    return payload
+    if any(key.startswith(RESERVED_PREFIX) for key in message.fields):
+        raise InvalidRequest("PAYLOAD_KEY_RESERVED", f"keys that begin with {RESERVED_PREFIX} are taken", field=field)
+    return {key: _plain(value, field) for key, value in message.fields.items()}
 
 
-def _plain(value: Any) -> Any:
-    """Give whole numbers back their type: a Struct knows only doubles."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_plain(inner) for inner in value]
-    return value
+def _plain(value: struct_pb2.Value, field: str) -> Any:
+    """Read a JSON value, giving whole numbers back their type: protobuf knows only doubles."""
+    match value.WhichOneof("kind"):
+        case "number_value":
+            return _number(value.number_value, field)
+        case "string_value":
+            return value.string_value
+        case "bool_value":
+            return value.bool_value
+        case "struct_value":
+            return {key: _plain(inner, field) for key, inner in value.struct_value.fields.items()}
+        case "list_value":
+            return [_plain(inner, field) for inner in value.list_value.values]
+        case _:
+            return None
+
+
+def _number(value: float, field: str) -> int | float:
+    if not math.isfinite(value):
+        raise InvalidRequest("NUMBER_NOT_FINITE", "a number is not finite", field=field)
+    return int(value) if value.is_integer() and abs(value) <= MAX_EXACT else value
 
 
 def _check_range(value: int, largest: int, field: str) -> None:
@@ -216,19 +237,21 @@ def _check_range(value: int, largest: int, field: str) -> None:
 # --- answers -------------------------------------------------------------------------------------------------------
 
 
-def response_of(
-    result: Result, time: SearchTime, request: pb.SearchRequest, *, collection: str, store: str
-) -> pb.SearchResponse:
-    """Write the answer to a search."""
-    with_text = request.include_text if request.HasField("include_text") else True
+def wants_text(request: pb.SearchRequest) -> bool:
+    """Tell whether hits carry their text: yes unless the caller said no."""
+    return request.include_text if request.HasField("include_text") else True
+
+
+def response_of(result: Result, request: pb.SearchRequest, *, store: str) -> pb.SearchResponse:
+    """Write the answer to a search, but for its timings."""
+    with_text = wants_text(request)
     response = pb.SearchResponse(
         hits=[_hit(hit, with_text=with_text) for hit in result.hits],
         pool=[_hit(hit, with_text=with_text) for hit in result.pool] if request.include_pool else (),
-        timings=_timings(time),
         provenance=pb.Provenance(
             encoder=model_message(result.encoder),
             reranker=model_message(result.reranker) if result.reranker else None,
-            collection=collection,
+            collection=request.collection,
             store=store,
         ),
     )
@@ -294,13 +317,14 @@ def _hit(hit: Hit, *, with_text: bool) -> pb.Hit:
         logit=scored.logit if scored else None,
         probability=scored.probability if scored else None,
         truncated=scored.truncated if scored else False,
-        text_missing=candidate.text is None,
+        text_missing=hit.text_missing,
         text=candidate.text if with_text else None,
         payload=struct_of(candidate.payload) if candidate.payload else None,
     )
 
 
-def _timings(time: SearchTime) -> pb.Timings:
+def timings_message(time: SearchTime) -> pb.Timings:
+    """Write where the time went."""
     return pb.Timings(
         total=to_duration(time.total),
         dense=to_duration(time.dense),

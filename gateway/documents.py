@@ -12,6 +12,7 @@ from gateway.settings import GatewaySettings
 from retrieval.gateway.v1 import gateway_pb2 as pb
 from retrieval.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from serving.deadline import Deadline
+from serving.errors import InvalidRequest
 from serving.server import deadline_of
 from serving.status import failure_of
 from serving.streams import answer_in_order
@@ -42,9 +43,10 @@ class DocumentService(pb_grpc.DocumentServiceServicer):
     ) -> AsyncIterator[pb.UpsertDocumentsResponse]:
         """Store documents, answered message by message in order."""
         remaining = context.time_remaining()
+        ends = None if remaining is None else Deadline.after(remaining)
 
         async def answer(message: pb.UpsertDocumentsRequest) -> pb.UpsertDocumentsResponse:
-            return await self._upsert(message, Deadline.after(remaining or self._settings.upsert_deadline_s))
+            return await self._upsert(message, ends or Deadline.after(self._settings.upsert_deadline_s))
 
         async for response in answer_in_order(request_iterator, answer, MESSAGES_IN_FLIGHT):
             yield response
@@ -67,7 +69,12 @@ class DocumentService(pb_grpc.DocumentServiceServicer):
             ids_of(request.ids),
             deadline=deadline_of(context, self._settings.default_deadline_s),
         )
-        return pb.GetDocumentsResponse(documents=[document_message(document) for document in documents])
+        response = pb.GetDocumentsResponse(documents=[document_message(document) for document in documents])
+        size, limit = response.ByteSize(), self._settings.max_answer_bytes
+        if size > limit:
+            message = f"the answer has {size} bytes, the limit is {limit}; ask for fewer documents"
+            raise InvalidRequest("ANSWER_TOO_LARGE", message, field="ids")
+        return response
 
     async def _upsert(self, message: pb.UpsertDocumentsRequest, deadline: Deadline) -> pb.UpsertDocumentsResponse:
         try:

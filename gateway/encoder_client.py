@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import grpc
 import numpy as np
+import numpy.typing as npt
 
 from gateway.channels import call
-from gateway.ports import Encoded, Model, ServerTime
+from gateway.ports import Encoded, Model, ServerTime, Vector
 from retrieval.encoder.v1 import encoder_pb2 as pb
 from retrieval.encoder.v1.encoder_pb2_grpc import EncoderServiceStub
 from serving.deadline import Deadline
@@ -54,12 +55,8 @@ class EncoderClient:
     async def _encode(self, request: pb.EncodeRequest, deadline: Deadline) -> Encoded:
         timeout = deadline.require("encode")
         response = await call(PEER, self._stub.Encode(request, timeout=timeout))
-        if len(response.embeddings) != len(request.texts):
-            raise InferenceFailed(
-                "ENCODER_FAILED", f"{len(response.embeddings)} vectors for {len(request.texts)} texts"
-            )
         return Encoded(
-            vectors=[np.frombuffer(embedding.packed, "<f4") for embedding in response.embeddings],
+            vectors=_vectors(response, len(request.texts)),
             truncated=[embedding.truncated for embedding in response.embeddings],
             model=_model(response.model),
             time=ServerTime(
@@ -68,6 +65,18 @@ class EncoderClient:
                 compute=from_duration(response.timings.compute),
             ),
         )
+
+
+def _vectors(response: pb.EncodeResponse, count: int) -> list[Vector]:
+    """Unpack `count` vectors of one dimension, each finite and of some length: anything else never reaches a store."""
+    packed = [embedding.packed for embedding in response.embeddings]
+    sizes = {len(data) for data in packed}
+    if len(packed) != count or len(sizes) != 1 or not (size := sizes.pop()) or size % 4:
+        raise InferenceFailed("ENCODER_FAILED", f"{len(packed)} vectors of {sizes} bytes came back for {count} texts")
+    matrix: npt.NDArray[np.float32] = np.frombuffer(b"".join(packed), "<f4").reshape(count, -1)
+    if not np.isfinite(matrix).all() or not matrix.any(axis=1).all():
+        raise InferenceFailed("ENCODER_FAILED", "a vector is not finite or has no length")
+    return list(matrix)
 
 
 def _model(reference: pb.ModelReference) -> Model:

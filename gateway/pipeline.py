@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from gateway.ids import sort_key
@@ -41,6 +41,8 @@ class Hit:
     retrieval_rank: int
     rerank_rank: int | None = None
     scored: Scored | None = None
+    text_missing: bool = False
+    """Whether it has no text that could be scored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +101,12 @@ class Pipeline:
             )
             timer.server_said(found.time)
         pool = _pool(found)
-        return Result(hits=pool[: search.top_k], pool=pool, encoder=encoded.model)
+        return Result(
+            hits=pool[: search.top_k],
+            pool=pool,
+            encoder=encoded.model,
+            text_missing_count=sum(hit.text_missing for hit in pool),
+        )
 
     async def rerank(self, search: SearchQuery, retrieved: Result, deadline: Deadline, timer: SearchTimer) -> Result:
         """Run the second stage on what the first found.
@@ -109,9 +116,9 @@ class Pipeline:
         Raises:
             ServiceError: With the stage in its metadata, under REQUIRED.
         """
-        scorable = [hit for hit in retrieved.pool if hit.candidate.text is not None]
+        scorable = [hit for hit in retrieved.pool if not hit.text_missing]
         if search.rerank is RerankMode.OFF or not scorable:
-            return _without_scores(retrieved, skipped_reason="")
+            return retrieved
         deadline = Deadline(deadline.at - self.caps.margin).within(self.caps.rerank)
         try:
             with _stage("rerank", timer):
@@ -122,22 +129,15 @@ class Pipeline:
         except ServiceError as error:
             if search.rerank is RerankMode.REQUIRED or isinstance(error, InvalidRequest):
                 raise
-            return _without_scores(retrieved, skipped_reason=_skipped_reason(error))
+            return replace(retrieved, skipped_reason=_skipped_reason(error))
         return _with_scores(search, retrieved, scorable, reranked)
 
 
 def _pool(found: Found) -> list[Hit]:
-    return [Hit(candidate=candidate, retrieval_rank=rank) for rank, candidate in enumerate(found.candidates, 1)]
-
-
-def _without_scores(retrieved: Result, *, skipped_reason: str) -> Result:
-    return Result(
-        hits=retrieved.hits,
-        pool=retrieved.pool,
-        encoder=retrieved.encoder,
-        skipped_reason=skipped_reason,
-        text_missing_count=sum(hit.candidate.text is None for hit in retrieved.pool),
-    )
+    return [
+        Hit(candidate=candidate, retrieval_rank=rank, text_missing=candidate.text is None)
+        for rank, candidate in enumerate(found.candidates, 1)
+    ]
 
 
 def _with_scores(search: SearchQuery, retrieved: Result, scorable: Sequence[Hit], reranked: Reranked) -> Result:
@@ -151,11 +151,11 @@ def _with_scores(search: SearchQuery, retrieved: Result, scorable: Sequence[Hit]
     )
     ranks = {hit.retrieval_rank: rank for rank, hit in enumerate(best, 1)}
     pool = [
-        Hit(
-            candidate=hit.candidate,
-            retrieval_rank=hit.retrieval_rank,
+        replace(
+            hit,
             rerank_rank=ranks.get(hit.retrieval_rank),
             scored=scored.get(hit.retrieval_rank),
+            text_missing=hit.retrieval_rank not in scored,
         )
         for hit in retrieved.pool
     ]

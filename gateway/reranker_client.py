@@ -1,5 +1,6 @@
 """The reranker port over gRPC."""
 
+import math
 from collections.abc import Sequence
 
 import grpc
@@ -9,7 +10,7 @@ from gateway.ports import Model, Reranked, Scored, ServerTime
 from retrieval.reranker.v1 import reranker_pb2 as pb
 from retrieval.reranker.v1.reranker_pb2_grpc import RerankerServiceStub
 from serving.deadline import Deadline
-from serving.errors import InferenceFailed
+from serving.errors import InferenceFailed, InvalidRequest
 from serving.timing import from_duration
 
 SERVICE = pb.DESCRIPTOR.services_by_name["RerankerService"].full_name
@@ -38,8 +39,7 @@ class RerankerClient:
             truncation=pb.TRUNCATION_LONGEST_FIRST,
             skip_blank=True,
         )
-        timeout = deadline.require("rerank")
-        response = await call(PEER, self._stub.Rerank(request, timeout=timeout))
+        response = await self._call(request, deadline)
         shortened = [len(text) < len(passage) for text, passage in zip(cut, passages, strict=True)]
         return Reranked(
             scores=_by_position(response, shortened),
@@ -57,6 +57,16 @@ class RerankerClient:
             ),
         )
 
+    async def _call(self, request: pb.RerankRequest, deadline: Deadline) -> pb.RerankResponse:
+        timeout = deadline.require("rerank")
+        try:
+            return await call(PEER, self._stub.Rerank(request, timeout=timeout))
+        except InvalidRequest as error:
+            if error.field == "query":
+                raise
+            # The candidates are ours: our caller never saw them.
+            raise InferenceFailed("RERANKER_FAILED", f"the reranker refuses {error.field}: {error.reason}") from error
+
 
 def _cut(passage: str) -> str:
     data = passage.encode("utf-8", "replace")
@@ -68,6 +78,8 @@ def _by_position(response: pb.RerankResponse, shortened: Sequence[bool]) -> list
     positions = [entry.index for entry in response.ranked] + list(response.skipped_indices)
     if sorted(positions) != list(range(len(shortened))):
         raise InferenceFailed("RERANKER_FAILED", f"{len(shortened)} passages sent, positions {positions} came back")
+    if not all(math.isfinite(entry.logit) and math.isfinite(entry.probability) for entry in response.ranked):
+        raise InferenceFailed("RERANKER_FAILED", "a score is not finite")
     scores: list[Scored | None] = [None] * len(shortened)
     for entry in response.ranked:
         scores[entry.index] = Scored(

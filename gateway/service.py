@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from gateway.convert import answer_bytes, response_of, search_of
+from gateway.convert import answer_bytes, response_of, search_of, timings_message, wants_text
 from gateway.pipeline import Hit, Pipeline, RerankMode, Result, SearchQuery
 from gateway.settings import GatewaySettings
 from gateway.timings import SearchTimer
@@ -43,7 +43,9 @@ class GatewayService(pb_grpc.GatewayServiceServicer):
             retrieved = await self._pipeline.retrieve(search, deadline, timer)
             self._check_size(request, search, retrieved)
             result = await self._pipeline.rerank(search, retrieved, deadline, timer)
-            return self._response(request, result, timer)
+            response = self._response(request, result)
+            response.timings.CopyFrom(timings_message(timer.stop()))
+            return response
 
     async def SearchStream(  # noqa: N802
         self, request: pb.SearchStreamRequest, context: Context
@@ -54,19 +56,21 @@ class GatewayService(pb_grpc.GatewayServiceServicer):
             deadline = deadline_of(context, self._settings.default_deadline_s)
             retrieved = await self._pipeline.retrieve(search, deadline, timer)
             self._check_size(request.request, search, retrieved)
-            yield pb.SearchStreamResponse(retrieved=self._response(request.request, retrieved, timer))
+            first = self._response(request.request, retrieved)
+            first.timings.CopyFrom(timings_message(timer.read()))
+            yield pb.SearchStreamResponse(retrieved=first)
             result = await self._pipeline.rerank(search, retrieved, deadline, timer)
-            yield pb.SearchStreamResponse(final=self._response(request.request, result, timer))
+            last = self._response(request.request, result)
+            last.timings.CopyFrom(timings_message(timer.stop()))
+            yield pb.SearchStreamResponse(final=last)
 
-    def _response(self, request: pb.SearchRequest, result: Result, timer: SearchTimer) -> pb.SearchResponse:
-        return response_of(
-            result, timer.read(), request, collection=request.collection, store=self._pipeline.store.name
-        )
+    def _response(self, request: pb.SearchRequest, result: Result) -> pb.SearchResponse:
+        return response_of(result, request, store=self._pipeline.store.name)
 
     def _check_size(self, request: pb.SearchRequest, search: SearchQuery, retrieved: Result) -> None:
         """Refuse, before the expensive stage, an answer that the caller's client might not accept."""
-        with_text = request.include_text if request.HasField("include_text") else True
-        size = answer_bytes(_largest(search, retrieved), with_text=with_text)
+        with_text = wants_text(request)
+        size = answer_bytes(_largest(search, retrieved, with_text=with_text), with_text=with_text)
         if request.include_pool:
             size += answer_bytes(retrieved.pool, with_text=with_text)
         if size > self._settings.max_answer_bytes:
@@ -80,14 +84,14 @@ class GatewayService(pb_grpc.GatewayServiceServicer):
         try:
             yield timer
         finally:
-            time = timer.read()
+            time = timer.stop()
             context.set_trailing_metadata(time.trailers())
             for (stage, part), nanoseconds in time.spans().items():
                 self._metrics.observe_stage(stage, {part: nanoseconds})
 
 
-def _largest(search: SearchQuery, retrieved: Result) -> Sequence[Hit]:
+def _largest(search: SearchQuery, retrieved: Result, *, with_text: bool) -> Sequence[Hit]:
     """Return the hits that, if they came out on top, would make the largest answer."""
     if search.rerank is RerankMode.OFF:
         return retrieved.hits
-    return sorted(retrieved.pool, key=lambda hit: -answer_bytes([hit], with_text=True))[: search.top_k]
+    return sorted(retrieved.pool, key=lambda hit: -answer_bytes([hit], with_text=with_text))[: search.top_k]

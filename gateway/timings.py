@@ -1,7 +1,8 @@
 """Where the time of one search went: measured here, told the same in message, trailing metadata and metrics.
 
-All numbers are whole nanoseconds on the monotonic clock. Two sums hold exactly, by construction: the parts of a stage
-are its total, and dense + rerank + other is the total of the search.
+All numbers are nanoseconds on the monotonic clock, in whole microseconds, so that trailing metadata loses nothing. Two
+sums hold exactly, by construction: the parts of a stage are its total, and dense + rerank + other is the total of the
+search.
 """
 
 import time
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 from gateway.ports import ServerTime
 
+MICROSECOND = 1_000
 STAGES = ("encode", "search", "rerank")
 
 
@@ -31,9 +33,10 @@ class StageTime:
         A server that claims more than was measured here has another clock; it is then believed part by part until the
         total is used up, so that the sum stays exact.
         """
-        compute = min(server.compute, total)
-        queue = min(server.queue, total - compute)
-        tokenize = min(server.tokenize, total - compute - queue)
+        total = _whole(total)
+        compute = min(_whole(server.compute), total)
+        queue = min(_whole(server.queue), total - compute)
+        tokenize = min(_whole(server.tokenize), total - compute - queue)
         network = total - compute - queue - tokenize
         return cls(total=total, network=network, queue=queue, tokenize=tokenize, compute=compute)
 
@@ -78,7 +81,9 @@ class SearchTime:
 
     def trailers(self) -> tuple[tuple[str, str], ...]:
         """Every number as trailing metadata, in microseconds."""
-        return tuple((f"twostage-{stage}-{part}-us", str(ns // 1000)) for (stage, part), ns in self.spans().items())
+        return tuple(
+            (f"twostage-{stage}-{part}-us", str(ns // MICROSECOND)) for (stage, part), ns in self.spans().items()
+        )
 
 
 class SearchTimer:
@@ -88,6 +93,7 @@ class SearchTimer:
         self._begun = time.monotonic_ns()
         self._stages = dict.fromkeys(STAGES, StageTime())
         self._server = ServerTime()
+        self._stopped: SearchTime | None = None
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -103,6 +109,19 @@ class SearchTimer:
         self._server = server
 
     def read(self) -> SearchTime:
-        """Return the time so far."""
+        """Return the time so far, or up to the stop."""
+        if self._stopped is not None:
+            return self._stopped
         encode, search, rerank = (self._stages[name] for name in STAGES)
-        return SearchTime(total=time.monotonic_ns() - self._begun, encode=encode, search=search, rerank=rerank)
+        total = _whole(time.monotonic_ns() - self._begun)
+        return SearchTime(total=total, encode=encode, search=search, rerank=rerank)
+
+    def stop(self) -> SearchTime:
+        """Return the time up to the first stop: what message, trailing metadata and metrics all tell."""
+        self._stopped = self.read()
+        return self._stopped
+
+
+def _whole(nanoseconds: int) -> int:
+    """Round down to whole microseconds; a negative span, which only a broken server reports, is none."""
+    return max(0, nanoseconds // MICROSECOND * MICROSECOND)

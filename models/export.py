@@ -234,7 +234,7 @@ def _trace(model: Any, source: _Source, target: Path) -> None:
         torch.onnx.export(
             model,
             example,
-            target,
+            str(target),
             input_names=list(INPUTS),
             output_names=[output],
             dynamic_axes=axes,

@@ -73,6 +73,8 @@ def load(source: Path, kind: Kind, pooling: str = "mean") -> Any:
         raise Misconfigured(
             "MODEL_WEIGHTS_MISSING", f"{source} has no weights for {', '.join(missing[:3])}; is it a {kind}?"
         )
+    if not encoder and body.config.num_labels != 1:
+        raise Misconfigured("MODEL_LABELS", f"{source}: a head of {body.config.num_labels} labels, a reranker has one")
     return (Encoder(body, pooling) if encoder else Reranker(body)).eval()
 
 

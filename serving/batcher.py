@@ -210,7 +210,9 @@ class Batcher(Generic[RowT, OutT]):
                     DeadlineSpent("DEADLINE_SPENT", "no time left while waiting for the device", stage="queue")
                 )
             if batch.rows:
+                self._running = batch.rows
                 await self._compute_batch(batch)
+                self._running = []
             elif self._closing is not None:
                 return
             elif not len(self._policy):
@@ -218,7 +220,6 @@ class Batcher(Generic[RowT, OutT]):
                 await self._work.wait()
 
     async def _compute_batch(self, batch: Batch[_Place[RowT, OutT]]) -> None:
-        self._running = batch.rows
         outputs, span = await self._on_thread([place.row.row for place in batch.rows])
         if isinstance(outputs, Exception) and len(batch.rows) > 1:
             log.warning("a batch of %d rows failed, computing them one by one", len(batch.rows))
@@ -230,7 +231,6 @@ class Batcher(Generic[RowT, OutT]):
             log.error("a row of %d tokens cannot be computed", batch.rows[0].length, exc_info=outputs)
             outputs = [InferenceFailed("INFERENCE_FAILED", "the engine failed")]
         self._deliver(batch, outputs, span)
-        self._running = []
 
     def _deliver(
         self,

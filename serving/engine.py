@@ -101,7 +101,7 @@ async def open_engine(
                 )
 
         batcher: Batcher[Tokens, FloatArray] = Batcher(
-            model.compute, settings.batch_limits, on_batch=on_batch, on_death=on_death
+            model.compute, settings.batch_limits(model.session.device), on_batch=on_batch, on_death=on_death
         )
         observers.append(BatchMetrics(metrics, lambda: batcher.waiting_rows, lambda: batcher.waiting_tokens))
         async with batcher:

@@ -1,7 +1,8 @@
 """The outermost layer of every call: errors become statuses, every call one log line and one metric.
 
 UNKNOWN never leaves a server: not for an exception, not for a request that is no valid message, not for a handler that
-returns nothing, and not for an inner await that somebody cancelled, after which gRPC would send nothing at all.
+returns nothing or something that cannot be sent, and not for an inner await that somebody cancelled, after which gRPC
+would send nothing at all.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ import logging
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
 from typing import Any, TypeAlias
 
@@ -64,29 +65,33 @@ class CallGuard(grpc.aio.ServerInterceptor):
         make, behaviour = _PARTS[(handler.request_streaming, handler.response_streaming)]
         inner = getattr(handler, behaviour)
 
-        async def one(request: Any, context: Context) -> Any:
+        # Serialized in here and not by gRPC, so that a response that cannot be is an error like any other.
+        serialize = handler.response_serializer or bytes
+
+        async def one(request: Any, context: Context) -> bytes:
             async with self._guard(method, context):
                 response = await inner(_parsed(request, streaming=handler.request_streaming), context)
                 if response is None:
                     raise RuntimeError(f"{method} returned nothing")
-                return response
+                return serialize(response)
 
-        async def many(request: Any, context: Context) -> AsyncIterator[Any]:
+        async def many(request: Any, context: Context) -> AsyncIterator[bytes]:
             async with self._guard(method, context):
-                async for response in inner(_parsed(request, streaming=handler.request_streaming), context):
-                    yield response
+                responses = inner(_parsed(request, streaming=handler.request_streaming), context)
+                async with aclosing(responses):
+                    async for response in responses:
+                        yield serialize(response)
 
         wrapped: Handler = make(
             many if handler.response_streaming else one,
             request_deserializer=_tolerant(handler.request_deserializer),
-            response_serializer=handler.response_serializer,
         )
         return wrapped
 
     @asynccontextmanager
     async def _guard(self, method: str, context: Context) -> AsyncIterator[None]:
         begun = time.monotonic()
-        token = request_id.set(_request_id(context))
+        request_id.set(_request_id(context))  # never reset: every call is a task with a context of its own
         code = grpc.StatusCode.OK
         try:
             yield
@@ -97,7 +102,6 @@ class CallGuard(grpc.aio.ServerInterceptor):
             code = grpc.StatusCode.UNAVAILABLE
             await _abort(context, NotReady("CANCELLED_INSIDE", "the work for this call was cancelled"))
         except grpc.aio.AbortError:
-            code = context.code()
             raise
         except GeneratorExit:
             code = grpc.StatusCode.CANCELLED
@@ -106,11 +110,12 @@ class CallGuard(grpc.aio.ServerInterceptor):
             code = code_of(error)
             await _abort(context, error)
         finally:
+            if code is not grpc.StatusCode.CANCELLED:
+                code = context.code() or code  # what a handler has set or aborted with is what the caller sees
             seconds = time.monotonic() - begun
             self._metrics.calls.labels(method, code.name).inc()
             self._metrics.call_seconds.labels(method).observe(seconds)
             log.debug("%s %s %.1f ms id=%s", method, code.name, seconds * 1e3, request_id.get())
-            request_id.reset(token)
 
 
 async def _abort(context: Context, error: BaseException) -> None:

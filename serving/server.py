@@ -85,8 +85,8 @@ async def open_server(
         reflection.enable_server_reflection([*services, HEALTH_SERVICE, reflection.SERVICE_NAME], server)
     if settings.channelz:
         channelz.add_channelz_servicer(server)
-    port = _bind(server, f"{settings.host}:{settings.port}")
-    metrics.serve(settings.metrics_port)
+    port = _bind(server, _address(settings.host, settings.port))
+    _serve_metrics(metrics, settings.metrics_port)
     await server.start()
     log.info("listening on %s:%d, not serving yet", settings.host, port)
     try:
@@ -99,6 +99,17 @@ def deadline_of(context: grpc.aio.ServicerContext[Any, Any], default_s: float) -
     """Return the caller's deadline, or the server's default where the caller set none."""
     remaining = context.time_remaining()
     return Deadline.after(default_s if remaining is None else remaining)
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
+def _serve_metrics(metrics: ServerMetrics, port: int) -> None:
+    try:
+        metrics.serve(port)
+    except OSError as error:
+        raise Misconfigured("ADDRESS_UNAVAILABLE", f"cannot serve metrics on port {port}: {error.strerror}") from error
 
 
 def _bind(server: grpc.aio.Server, address: str) -> int:

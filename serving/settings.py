@@ -14,6 +14,9 @@ from serving.session import Device, SessionOptions
 S = TypeVar("S", bound="ServerSettings")
 
 EXIT_MISCONFIGURED = 2
+# A CPU computes no faster in larger batches (measured: 20 pairs of 110 tokens take as long at 512 as at 16,384), and a
+# small one makes others wait less; a GPU wants to be filled.
+BATCH_TOKENS = {"cpu": 1_024, "cuda": 16_384}
 # An answer of max_texts vectors has to fit the 4 MiB that every gRPC client accepts by default.
 CLIENT_MESSAGE_BYTES = 4 * 1024 * 1024
 
@@ -67,8 +70,8 @@ class ModelServerSettings(ServerSettings):
     """Tokens per row; default and most is what the model can."""
     max_text_bytes: int = Field(65_536, ge=1)
     """Bytes of UTF-8 per text."""
-    max_batch_tokens: int = Field(2_048, ge=1)
-    """Padded tokens per batch."""
+    max_batch_tokens: int | None = Field(None, ge=1)
+    """Padded tokens per batch; default is `BATCH_TOKENS` of the device."""
     max_batch_rows: int = Field(64, ge=1)
     """Rows per batch."""
     max_waiting_tokens: int = Field(131_072, ge=1)
@@ -81,11 +84,10 @@ class ModelServerSettings(ServerSettings):
         """How the model runs."""
         return SessionOptions(device=self.device, threads=self.threads)
 
-    @property
-    def batch_limits(self) -> BatchLimits:
-        """What a batch and the queue may hold."""
+    def batch_limits(self, device: str) -> BatchLimits:
+        """What a batch and the queue may hold on the device that was really taken."""
         return BatchLimits(
-            max_batch_tokens=self.max_batch_tokens,
+            max_batch_tokens=self.max_batch_tokens or BATCH_TOKENS[device],
             max_batch_rows=self.max_batch_rows,
             max_waiting_tokens=self.max_waiting_tokens,
             max_age=self.max_row_age_s,

@@ -49,7 +49,8 @@ def reason_of(error: BaseException) -> str:
 
 def to_status(error: BaseException, error_id: str) -> grpc.Status:
     """Return the gRPC status of an error, with ErrorInfo and, where waiting helps, RetryInfo."""
-    metadata = dict(error.metadata) if isinstance(error, errors.ServiceError) else {}
+    given = error.metadata if isinstance(error, errors.ServiceError) else {}
+    metadata = {key: clip(str(value)) for key, value in given.items()}
     if code_of(error) is grpc.StatusCode.INTERNAL:
         metadata["error_id"] = error_id
     details = [error_details_pb2.ErrorInfo(reason=reason_of(error), domain=DOMAIN, metadata=metadata)]
@@ -73,7 +74,8 @@ def failure_of(error: BaseException) -> tuple[int, str, str]:
 
 
 def clip(text: str) -> str:
-    """Cut a text to what a status may carry."""
+    """Cut a text to what a status may carry; a lone surrogate, which UTF-8 cannot hold, becomes a question mark."""
+    text = text.encode("utf-8", "replace").decode()
     return text if len(text) <= MAX_DETAIL_CHARACTERS else text[: MAX_DETAIL_CHARACTERS - 3] + "..."
 
 

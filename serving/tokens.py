@@ -6,6 +6,7 @@ vocabulary, and never reconfigured; templates and truncation are ours, on plain 
 """
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -27,6 +28,7 @@ BOUNDARY_PIECE = "\u2581"
 # FlagEmbedding's reranker cuts the query to three quarters of the limit before the passage gets the rest
 # (inference/reranker/encoder_only/base.py).
 QUERY_SHARE = 0.75
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 Ids = list[int]
 
@@ -70,7 +72,10 @@ class FrozenTokenizer:
         self._special = special
         config = _strip(path, special)
         self.vocabulary = len(config["model"]["vocab"])
-        self._tokenizer = Tokenizer.from_str(json.dumps(config))
+        try:
+            self._tokenizer = Tokenizer.from_str(json.dumps(config))
+        except Exception as error:  # the library raises nothing narrower
+            raise Misconfigured("TOKENIZER_MALFORMED", f"{path} is no tokenizer that tokenizers can read") from error
         self._boundary = self._tokenizer.token_to_id(BOUNDARY_PIECE)
 
     def content_ids(self, texts: Sequence[str]) -> list[Ids]:
@@ -78,7 +83,7 @@ class FrozenTokenizer:
 
         A lone surrogate, which no UTF-8 text holds, is read as U+FFFD.
         """
-        clean = [text.encode("utf-8", "replace").decode() if not _encodable(text) else text for text in texts]
+        clean = [text if text.isascii() else SURROGATE.sub("\ufffd", text) for text in texts]
         encodings = self._tokenizer.encode_batch_fast(clean, add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
@@ -164,7 +169,3 @@ def _strip(path: Path, special: SpecialTokens) -> dict[str, Any]:
         vocabulary[token] = [f" special {token} ", vocabulary[token][1]]
     config.update(truncation=None, padding=None, post_processor=None, added_tokens=[])
     return config
-
-
-def _encodable(text: str) -> bool:
-    return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)

@@ -21,15 +21,23 @@ from typing import Any, Literal, Self
 import qdrant_edge as edge
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from gateway.ids import sort_key
 from gateway.ports import Candidate, Collection, Document, DocumentId, Filter, Model, Vector
-from gateway.stores.edge_filter import quoted, to_engine_filter
-from gateway.stores.point_ids import order_key, to_point_id
+from gateway.stores.edge_filter import quoted, to_engine_filter, useful_indexes
+from gateway.stores.point_ids import to_point_id
 from gateway.stores.records import payload_keys, stored_payload, to_candidate, to_document, unit_vector
 from serving.errors import InferenceFailed, InvalidRequest, Misconfigured, ServiceError
 
 META_NAME = "collection.json"
 SHARD_NAME = "shard"
 ENGINE = "qdrant-edge-py 0.9.0"
+
+INDEX_FROM = 1_000
+"""Documents from which a payload key is indexed when a filter first names it. Unindexed, the engine reads every
+payload: 31 ms for 20,000 documents. Indexed: 0.4 ms, after 0.1 s once; writes then take about twice as long."""
+
+MAX_INDEXES = 16
+"""Payload keys indexed per collection; filters come from callers, who could name any number."""
 
 _DISK_BLOCK = 512
 """Bytes per unit of `st_blocks`, whatever the file system's block is."""
@@ -72,6 +80,7 @@ class EdgeCollection:
         self.path = path
         self._meta = meta
         self._shard = shard
+        self._indexed = set(shard.info().payload_schema)
 
     @staticmethod
     def make(path: Path, meta: CollectionMeta) -> None:
@@ -185,6 +194,8 @@ class EdgeCollection:
         """
         query = edge.Query.Nearest(unit_vector(vector, self._meta.dimension))
         chosen = None if wanted is None else to_engine_filter(wanted)
+        if wanted is not None:
+            self._index_for(wanted)
         compute, limit = 0, pool_size + 1
         while True:
             started = time.perf_counter_ns()
@@ -203,6 +214,17 @@ class EdgeCollection:
         numbers = unit_vector(vector, self._meta.dimension)
         with engine_errors():
             return edge.Point(point_id, numbers, payload)
+
+    def _index_for(self, wanted: Filter) -> None:
+        missing = [one for one in useful_indexes(wanted).items() if one[0] not in self._indexed]
+        if not missing or len(self._indexed) >= MAX_INDEXES:
+            return
+        with engine_errors():
+            if self._shard.count(edge.CountRequest(exact=False)) < INDEX_FROM:
+                return
+        for path, kind in missing[: MAX_INDEXES - len(self._indexed)]:
+            self._update(edge.UpdateOperation.create_field_index(path, kind))
+            self._indexed.add(path)
 
     def _update(self, operation: edge.UpdateOperation) -> None:
         # The write-ahead log alone survives a killed process; only the flush survives a power cut.
@@ -253,7 +275,7 @@ def _selector(payload_fields: Sequence[str]) -> Any:
 
 
 def _rank(candidate: Candidate) -> tuple[float, tuple[int, int, str]]:
-    return (-candidate.score, order_key(candidate.id))
+    return (-candidate.score, sort_key(candidate.id))
 
 
 def _label(model_id: str, digest: str) -> str:

@@ -6,9 +6,9 @@ import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Any, Self
 
-from gateway.ports import Collection, Model
+from gateway.ports import Candidate, Collection, Document, DocumentId, Model, Vector
 from gateway.stores.edge_collection import (
     META_NAME,
     CollectionMeta,
@@ -69,6 +69,34 @@ class EdgeRoot:
             stack.callback(self._lock.close)
             for collection in self._collections.values():
                 stack.callback(collection.close)
+
+    def call(self, operation: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method by name; the form in which calls also reach another process."""
+        return getattr(self, operation)(*args, **kwargs)
+
+    def describe(self, name: str) -> Collection:
+        """Return one collection, its documents counted exactly."""
+        return self.collection(name).describe()
+
+    def upsert(self, name: str, documents: Sequence[Document], vectors: Sequence[Vector]) -> None:
+        """Store documents durably, all or none."""
+        self.collection(name).upsert(documents, vectors)
+
+    def delete(self, name: str, ids: Sequence[DocumentId]) -> None:
+        """Delete documents durably."""
+        self.collection(name).delete(ids)
+
+    def get(self, name: str, ids: Sequence[DocumentId]) -> Sequence[Document]:
+        """Return the documents that exist, in the order asked for."""
+        return self.collection(name).get(ids)
+
+    def search(
+        self, name: str, vector: Vector, *, encoder: Model, pool_size: int, **selection: Any
+    ) -> tuple[Sequence[Candidate], int]:
+        """Return the nearest documents and the engine's nanoseconds; `selection` as `EdgeCollection.search`."""
+        collection = self.collection(name)
+        collection.require_encoder(encoder)
+        return collection.search(vector, pool_size=pool_size, **selection)
 
     def collection(self, name: str) -> EdgeCollection:
         """Return an open collection.

@@ -42,12 +42,3 @@ def to_document_id(point_id: Any, payload: Payload) -> DocumentId:
     if isinstance(point_id, UUID) and isinstance(original, str):
         return original
     return point_id if isinstance(point_id, int) else UUID(str(point_id))
-
-
-def order_key(document_id: DocumentId) -> tuple[int, int, str]:
-    """Return a sort key: numbers by value, then UUIDs by value, then text by code point."""
-    if isinstance(document_id, str):
-        return (2, 0, document_id)
-    if isinstance(document_id, UUID):
-        return (1, document_id.int, "")
-    return (0, document_id, "")

@@ -15,14 +15,24 @@ import numpy as np
 import pytest
 import qdrant_edge as edge
 from contract.vector_store_suite import DIMENSION, ENCODER, NAME, NORTH, VectorStoreSuite, put, search, soon, vector
+from store_fake import matches
 
-from gateway.ports import Document, Model
+from gateway.ports import AnyOf, Document, Filter, Model, Range
 from gateway.stores.edge import EdgeStore
-from gateway.stores.edge_collection import ENGINE, engine_errors
+from gateway.stores.edge_collection import ENGINE, MAX_INDEXES, engine_errors
+from gateway.stores.edge_failure import EngineError
 from gateway.stores.point_ids import ID_KEY, to_point_id
 from gateway.stores.records import MAX_PAYLOAD_DEPTH, TEXT_KEY, to_candidate
 from serving.deadline import Deadline
-from serving.errors import DeadlineSpent, InferenceFailed, InvalidRequest, Misconfigured, NotReady
+from serving.errors import (
+    DeadlineSpent,
+    InferenceFailed,
+    InvalidRequest,
+    Misconfigured,
+    NotFound,
+    NotReady,
+    Unavailable,
+)
 
 WRITER = """
 import asyncio, sys
@@ -33,7 +43,7 @@ from gateway.stores.edge import EdgeStore
 from serving.deadline import Deadline
 
 async def main():
-    store = await EdgeStore.open(Path(sys.argv[1]))
+    store = await EdgeStore.open(Path(sys.argv[1]), in_process=sys.argv[2] == "True")
     encoder = Model(id="m", revision="r", digest="d", precision="fp32")
     await store.create("docs", dimension=4, encoder=encoder, deadline=Deadline.after(60))
     for batch in range(1000):
@@ -47,12 +57,14 @@ asyncio.run(main())
 
 @pytest.fixture
 async def store(tmp_path):
-    async with await EdgeStore.open(tmp_path / "store") as opened:
+    """An empty store whose engine runs in this process."""
+    async with await EdgeStore.open(tmp_path / "store", in_process=True, patience_s=0) as opened:
         yield opened
 
 
 @pytest.fixture
 async def filled(store):
+    """The store with a collection of two documents."""
     await store.create(NAME, dimension=DIMENSION, encoder=ENCODER, deadline=soon())
     await put(store, Document(id=1, text="one"), Document(id="two", text="two", payload={"a": 1}))
     return store
@@ -63,8 +75,8 @@ def shard(store: EdgeStore) -> Any:
     return store._root.collection(NAME)._shard
 
 
-def _write_and_be_killed(root: Path) -> list[int]:
-    command = [sys.executable, "-c", WRITER, str(root)]
+def _write_and_be_killed(root: Path, *, in_process: bool) -> list[int]:
+    command = [sys.executable, "-c", WRITER, str(root), str(in_process)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as writer:
         acknowledged = [int(writer.stdout.readline()) for _ in range(20)]
         writer.send_signal(signal.SIGKILL)
@@ -75,22 +87,88 @@ class TestEdgeStore(VectorStoreSuite):
     """The suite on the embedded store."""
 
 
+@pytest.fixture
+async def apart(tmp_path):
+    """A store whose engine runs in a process of its own, with a collection of two documents."""
+    async with await EdgeStore.open(tmp_path / "apart", patience_s=0) as opened:
+        await opened.create(NAME, dimension=DIMENSION, encoder=ENCODER, deadline=soon())
+        await put(opened, Document(id=1, text="one"), Document(id="two", text="two", payload={"a": 1}))
+        yield opened
+
+
+async def test_a_process_of_its_own_answers_the_same(apart):
+    """Across the process boundary candidates, documents, collections and times arrive as they are."""
+    wanted = {"encoder": ENCODER, "pool_size": 5, "payload_fields": ["*"]}
+    only = Filter(must=[AnyOf(key="a", values=[1])])
+    found = await apart.search(NAME, NORTH, filter=only, **wanted, deadline=soon())
+    assert [(one.id, one.text, one.payload) for one in found.candidates] == [("two", "two", {"a": 1})]
+    assert found.time.compute > 0
+    assert [one.id for one in await search(apart, NORTH)] == [1, "two"]
+    assert [one.id for one in await apart.get(NAME, ["two", 1], deadline=soon())] == ["two", 1]
+    await apart.delete(NAME, [1], deadline=soon())
+    assert [one.document_count for one in await apart.list(deadline=soon())] == [1]
+    await apart.drop(NAME, deadline=soon())
+    assert await apart.list(deadline=soon()) == []
+
+
+async def test_errors_cross_the_process_boundary_whole(apart):
+    """Class, reason, message, field, metadata and the engine's words are what they were on the other side."""
+    with pytest.raises(NotFound) as missing:
+        await apart.describe("nothing", deadline=soon())
+    assert (missing.value.reason, missing.value.metadata) == ("COLLECTION_NOT_FOUND", {"collection": "nothing"})
+    with pytest.raises(InvalidRequest) as refused:
+        await put(apart, Document(id=-1, text="a"))
+    assert (refused.value.field, str(refused.value)) == (
+        "documents[0].id",
+        "documents[0].id: -1 is not within 0 and 2^64 - 1",
+    )
+    with pytest.raises(InferenceFailed) as failed:
+        await put(apart, Document(id=8, text="\ud800"))
+    assert isinstance(failed.value.__cause__, EngineError)
+    with pytest.raises(InferenceFailed) as bug:
+        await apart._call(soon(), "no such operation")
+    assert "AttributeError" in str(bug.value.__cause__)
+
+
+async def test_a_process_that_died_is_started_again(apart):
+    """The call that finds the engine's process dead is Unavailable; the next one works and nothing is lost."""
+    apart._root._process.kill()
+    with pytest.raises(Unavailable) as raised:
+        await apart.describe(NAME, deadline=soon())
+    assert raised.value.reason == "STORE_DOWN"
+    assert [one.id for one in await search(apart, NORTH)] == [1, "two"]
+
+
+async def test_closing_ends_the_process(tmp_path):
+    """After closing, the process is gone with exit code 0 and another may open the directory."""
+    store = await EdgeStore.open(tmp_path, patience_s=0)
+    process = store._root._process
+    with pytest.raises(Misconfigured) as raised:
+        await EdgeStore.open(tmp_path, patience_s=0)
+    assert raised.value.reason == "STORE_LOCKED"
+    await store.aclose()
+    assert process.returncode == 0
+    async with await EdgeStore.open(tmp_path, in_process=True, patience_s=0):
+        pass
+
+
 async def test_everything_survives_reopening(tmp_path):
     """Documents, ids, payloads and the encoder are the same after closing and opening again."""
-    async with await EdgeStore.open(tmp_path) as store:
+    async with await EdgeStore.open(tmp_path, in_process=True, patience_s=0) as store:
         await store.create(NAME, dimension=DIMENSION, encoder=ENCODER, deadline=soon())
         await put(store, *[Document(id=one, text=f"t{one}", payload={"n": 1}) for one in (2**64 - 1, "a b")])
         before = await store.list(deadline=soon()), await search(store, NORTH, payload_fields=["*"])
-    async with await EdgeStore.open(tmp_path) as store:
+    async with await EdgeStore.open(tmp_path, in_process=True, patience_s=0) as store:
         after = await store.list(deadline=soon()), await search(store, NORTH, payload_fields=["*"])
     assert after[1] == before[1]
     assert [(one.name, one.document_count, one.encoder) for one in after[0]] == [(NAME, 2, ENCODER)]
 
 
-async def test_acknowledged_documents_survive_kill(tmp_path):
+@pytest.mark.parametrize("in_process", [True, False])
+async def test_acknowledged_documents_survive_kill(tmp_path, in_process):
     """What was acknowledged before kill -9 is there afterwards, whole batches only (field failure 68)."""
-    acknowledged = _write_and_be_killed(tmp_path)
-    async with await EdgeStore.open(tmp_path) as store:
+    acknowledged = _write_and_be_killed(tmp_path, in_process=in_process)
+    async with await EdgeStore.open(tmp_path, in_process=True) as store:
         count = (await store.describe("docs", deadline=soon())).document_count
         ids = [f"{batch}/{row}" for batch in acknowledged for row in range(7)]
         got = await store.get("docs", ids, deadline=soon())
@@ -102,11 +180,11 @@ async def test_acknowledged_documents_survive_kill(tmp_path):
 async def test_one_process_at_a_time(store, tmp_path):
     """A second opening is refused with what to do, and works once the first has closed."""
     with pytest.raises(Misconfigured) as raised:
-        await EdgeStore.open(tmp_path / "store")
+        await EdgeStore.open(tmp_path / "store", in_process=True, patience_s=0)
     assert raised.value.reason == "STORE_LOCKED"
     assert "stop that one" in raised.value.message
     await store.aclose()
-    async with await EdgeStore.open(tmp_path / "store") as second:
+    async with await EdgeStore.open(tmp_path / "store", in_process=True, patience_s=0) as second:
         assert await second.list(deadline=soon()) == []
 
 
@@ -114,7 +192,7 @@ async def test_a_path_that_cannot_be_a_directory_is_refused(tmp_path):
     """A file in the place of the directory is an operator's matter."""
     (tmp_path / "file").write_text("x")
     with pytest.raises(Misconfigured) as raised:
-        await EdgeStore.open(tmp_path / "file")
+        await EdgeStore.open(tmp_path / "file", in_process=True)
     assert raised.value.reason == "STORE_UNWRITABLE"
 
 
@@ -123,7 +201,7 @@ async def test_leftovers_of_a_crash_are_swept(tmp_path):
     for name in (".making-docs", ".dropping-docs", "photos"):
         (tmp_path / name / "shard").mkdir(parents=True)
     (tmp_path / ".dropping-docs" / "collection.json").write_text("{}")
-    async with await EdgeStore.open(tmp_path) as store:
+    async with await EdgeStore.open(tmp_path, in_process=True, patience_s=0) as store:
         assert await store.list(deadline=soon()) == []
         await store.create(NAME, dimension=2, encoder=ENCODER, deadline=soon())
     assert sorted(one.name for one in tmp_path.iterdir()) == [".lock", NAME, "photos"]
@@ -137,25 +215,25 @@ async def test_dropping_leaves_nothing_behind(filled, tmp_path):
 
 async def test_a_foreign_meta_file_is_refused(tmp_path):
     """A collection of another schema version stops the start and names the file."""
-    async with await EdgeStore.open(tmp_path) as store:
+    async with await EdgeStore.open(tmp_path, in_process=True, patience_s=0) as store:
         await store.create(NAME, dimension=2, encoder=ENCODER, deadline=soon())
         await store.create("other", dimension=2, encoder=ENCODER, deadline=soon())
     meta = tmp_path / "other" / "collection.json"
     meta.write_text(json.dumps(json.loads(meta.read_text()) | {"schema_version": 2}))
     for _ in range(2):  # the second time shows that the first let go of the lock and of the other collection
         with pytest.raises(Misconfigured) as raised:
-            await EdgeStore.open(tmp_path)
+            await EdgeStore.open(tmp_path, in_process=True, patience_s=0)
         assert raised.value.reason == "COLLECTION_MALFORMED"
         assert str(meta) in raised.value.message
 
 
 async def test_a_broken_shard_is_refused(tmp_path):
     """A collection that the engine cannot open stops the start and says what to do."""
-    async with await EdgeStore.open(tmp_path) as store:
+    async with await EdgeStore.open(tmp_path, in_process=True, patience_s=0) as store:
         await store.create(NAME, dimension=2, encoder=ENCODER, deadline=soon())
     (tmp_path / NAME / "shard").rename(tmp_path / "gone")
     with pytest.raises(Misconfigured) as raised:
-        await EdgeStore.open(tmp_path)
+        await EdgeStore.open(tmp_path, in_process=True, patience_s=0)
     assert raised.value.reason == "COLLECTION_UNREADABLE"
     assert "index again" in raised.value.message
 
@@ -256,12 +334,12 @@ async def test_deep_payloads_are_refused_before_they_break_the_collection(tmp_pa
     def nested(levels: int) -> Any:
         return {"a": nested(levels - 1)} if levels else 1
 
-    async with await EdgeStore.open(tmp_path) as store:
+    async with await EdgeStore.open(tmp_path, in_process=True, patience_s=0) as store:
         await store.create(NAME, dimension=DIMENSION, encoder=ENCODER, deadline=soon())
         await put(store, Document(id=1, text="t", payload=nested(MAX_PAYLOAD_DEPTH)))
         with pytest.raises(InvalidRequest, match="nested deeper"):
             await put(store, Document(id=2, text="t", payload=nested(MAX_PAYLOAD_DEPTH + 1)))
-    async with await EdgeStore.open(tmp_path) as store:
+    async with await EdgeStore.open(tmp_path, in_process=True, patience_s=0) as store:
         (got,) = await store.get(NAME, [1], deadline=soon())
     assert got.payload == nested(MAX_PAYLOAD_DEPTH)
 
@@ -316,7 +394,7 @@ async def test_the_wait_for_the_thread_is_queue_time(filled):
 
 async def test_closing_finishes_what_was_accepted(tmp_path):
     """Writes under way when the store closes are done; later calls are refused; closing again is no error."""
-    store = await EdgeStore.open(tmp_path)
+    store = await EdgeStore.open(tmp_path, in_process=True, patience_s=0)
     await store.create(NAME, dimension=DIMENSION, encoder=ENCODER, deadline=soon())
     writes = [asyncio.create_task(put(store, Document(id=one, text="t"))) for one in range(5)]
     await asyncio.wait(writes, timeout=0)
@@ -324,7 +402,7 @@ async def test_closing_finishes_what_was_accepted(tmp_path):
     await store.aclose()
     with pytest.raises(NotReady):
         await search(store, NORTH)
-    async with await EdgeStore.open(tmp_path) as again:
+    async with await EdgeStore.open(tmp_path, in_process=True, patience_s=0) as again:
         assert (await again.describe(NAME, deadline=soon())).document_count == 5
 
 
@@ -342,15 +420,42 @@ async def test_search_is_exact(store):
         assert [one.id for one in await search(store, query)] == best.tolist()
 
 
+async def test_filters_give_the_same_answer_indexed(tmp_path):
+    """In a collection large enough for payload indexes, filters find what they should, after a restart too."""
+    payloads = [
+        {"n": one % 50 / 2 if one % 3 else one % 50, "t": f"t{one % 7}", "l": [one % 5, "x"]} for one in range(1500)
+    ]
+    wanted = [
+        Filter(must=[AnyOf(key="n", values=[3, 4, 5]), AnyOf(key="t", values=["t1", "t2"])]),
+        Filter(must=[Range(key="n", gt=2, lte=7.5)], must_not=[AnyOf(key="l", values=[1])]),
+        Filter(must=[AnyOf(key="t", values=[1])], should=[AnyOf(key="n", values=["3"])]),
+    ]
+    expected = [[one for one in range(1500) if matches(each, one, payloads[one])] for each in wanted]
+    assert [bool(one) for one in expected] == [True, True, False]
+    async with await EdgeStore.open(tmp_path, in_process=True, patience_s=0) as store:
+        await store.create(NAME, dimension=DIMENSION, encoder=ENCODER, deadline=soon())
+        await put(store, *[Document(id=one, text="t", payload=payload) for one, payload in enumerate(payloads)])
+        for _ in range(2):
+            found = [await search(store, NORTH, filter=each, pool_size=1500) for each in wanted]
+            assert [[one.id for one in pool] for pool in found] == expected
+        for one in range(40):
+            await search(store, NORTH, filter=Filter(must=[AnyOf(key=f"key {one}", values=["x"])]))
+        assert len(shard(store).info().payload_schema) == MAX_INDEXES
+    async with await EdgeStore.open(tmp_path, in_process=True, patience_s=0) as store:
+        found = [await search(store, NORTH, filter=each, pool_size=1500) for each in wanted]
+        assert {"n", "t", "l"} <= store._root.collection(NAME)._indexed
+    assert [[one.id for one in pool] for pool in found] == expected
+
+
 async def test_space_of_deleted_documents_is_won_back_on_opening(tmp_path):
     """A collection emptied of most of its documents is smaller after a restart, and still right."""
     rows = np.random.default_rng(7).standard_normal((3000, 256)).astype(np.float32)
-    async with await EdgeStore.open(tmp_path) as store:
+    async with await EdgeStore.open(tmp_path, in_process=True, patience_s=0) as store:
         await store.create(NAME, dimension=256, encoder=ENCODER, deadline=soon())
         await put(store, *[Document(id=one, text="t" * 300) for one in range(3000)], vectors=list(rows))
         await store.delete(NAME, list(range(2900)), deadline=soon())
         before = (await store.describe(NAME, deadline=soon())).disk_bytes
-    async with await EdgeStore.open(tmp_path) as store:
+    async with await EdgeStore.open(tmp_path, in_process=True, patience_s=0) as store:
         described = await store.describe(NAME, deadline=soon())
         first = (await search(store, rows[2950], pool_size=1))[0]
     assert described.document_count == 100

@@ -10,6 +10,7 @@ class TestMemoryStore(VectorStoreSuite):
 
     @pytest.fixture
     async def store(self):
+        """An empty store in memory."""
         made = MemoryStore()
         yield made
         await made.aclose()

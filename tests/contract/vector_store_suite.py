@@ -109,6 +109,7 @@ class VectorStoreSuite:
 
     @pytest.fixture(autouse=True)
     async def _collection(self, store):
+        """Every test finds one empty collection."""
         await store.create(NAME, dimension=DIMENSION, encoder=ENCODER, deadline=soon())
 
     async def test_a_new_collection_is_empty_and_knows_its_encoder(self, store):
@@ -250,14 +251,14 @@ class VectorStoreSuite:
         assert ENCODER.digest[:19] in raised.value.message
         assert OTHER_ENCODER.digest[:19] in raised.value.message
 
-    @pytest.mark.parametrize(("condition", "expected"), CONDITIONS)
-    async def test_filters_mean_what_the_port_says(self, store, condition, expected):
+    async def test_filters_mean_what_the_port_says(self, store):
         """Each kind of condition lets exactly the right documents through, alone and negated."""
         await put(store, *[Document(id=one, text="t", payload=payload) for one, payload in PAYLOADS.items()])
-        found = await search(store, NORTH, filter=Filter(must=[condition]))
-        assert {one.id for one in found} == expected
-        left_out = await search(store, NORTH, filter=Filter(must_not=[condition]))
-        assert {one.id for one in left_out} == PAYLOADS.keys() - expected
+        for condition, expected in CONDITIONS:
+            found = await search(store, NORTH, filter=Filter(must=[condition]))
+            assert {one.id for one in found} == expected, condition
+            left_out = await search(store, NORTH, filter=Filter(must_not=[condition]))
+            assert {one.id for one in left_out} == PAYLOADS.keys() - expected, condition
 
     async def test_a_filter_does_not_shrink_the_pool(self, store):
         """The pool is filled from the documents that match, however far they are."""
@@ -267,22 +268,20 @@ class VectorStoreSuite:
         pool = await search(store, NORTH, pool_size=5, filter=Filter(must=[AnyOf(key="far", values=[True])]))
         assert [one.id for one in pool] == [50, 51, 52, 53, 54]
 
-    @pytest.mark.parametrize(
-        ("fields", "expected"),
-        [
+    async def test_only_the_payload_asked_for_comes_back(self, store):
+        """Payload fields are whole top-level keys, taken literally, and never ours."""
+        payload = {"a": 1, 'q"q': 2, "x.y": 3, "x": {"y": 4}}
+        await put(store, Document(id="id", text="t", payload=payload))
+        for fields, expected in (
             ((), {}),
             (("a",), {"a": 1}),
             (("a", "no such key", 'q"q', "_twostage_text"), {"a": 1, 'q"q': 2}),
             (("x.y",), {"x.y": 3}),
             (("x",), {"x": {"y": 4}}),
-            (("*",), {"a": 1, 'q"q': 2, "x.y": 3, "x": {"y": 4}}),
-        ],
-    )
-    async def test_only_the_payload_asked_for_comes_back(self, store, fields, expected):
-        """Payload fields are whole top-level keys, taken literally, and never ours."""
-        await put(store, Document(id="id", text="t", payload={"a": 1, 'q"q': 2, "x.y": 3, "x": {"y": 4}}))
-        found = (await search(store, NORTH, payload_fields=fields))[0]
-        assert (found.id, found.text, found.payload) == ("id", "t", expected)
+            (("*",), payload),
+        ):
+            found = (await search(store, NORTH, payload_fields=fields))[0]
+            assert (found.id, found.text, found.payload) == ("id", "t", expected)
 
     async def test_payloads_keep_their_types(self, store):
         """Whole numbers stay whole, others stay fractions, and nothing else changes either."""
@@ -327,24 +326,22 @@ class VectorStoreSuite:
         got = await store.get(NAME, [3, 99, 0, "x", 4], deadline=soon())
         assert [(one.id, one.text, one.payload) for one in got] == [(n, str(n), {"n": n}) for n in (3, 0, 4)]
 
-    @pytest.mark.parametrize(
-        "call",
-        [
-            lambda store, over: store.list(deadline=over),
-            lambda store, over: store.describe(NAME, deadline=over),
-            lambda store, over: store.create("b", dimension=1, encoder=ENCODER, deadline=over),
-            lambda store, over: store.drop(NAME, deadline=over),
-            lambda store, over: store.upsert(NAME, [Document(id=1, text="a")], [NORTH], deadline=over),
-            lambda store, over: store.delete(NAME, [2], deadline=over),
-            lambda store, over: store.get(NAME, [2], deadline=over),
-            lambda store, over: search(store, NORTH, deadline=over),
-        ],
-    )
-    async def test_a_spent_deadline_does_nothing(self, store, call):
+    async def test_a_spent_deadline_does_nothing(self, store):
         """No method starts work when no time is left."""
         await put(store, Document(id=2, text="a"))
-        with pytest.raises(DeadlineSpent):
-            await call(store, Deadline.after(-1))
+        over = Deadline.after(-1)
+        for call in (
+            store.list(deadline=over),
+            store.describe(NAME, deadline=over),
+            store.create("b", dimension=1, encoder=ENCODER, deadline=over),
+            store.drop(NAME, deadline=over),
+            store.upsert(NAME, [Document(id=1, text="a")], [NORTH], deadline=over),
+            store.delete(NAME, [2], deadline=over),
+            store.get(NAME, [2], deadline=over),
+            search(store, NORTH, deadline=over),
+        ):
+            with pytest.raises(DeadlineSpent):
+                await call
         assert [(one.name, one.document_count) for one in await store.list(deadline=soon())] == [(NAME, 1)]
 
     async def test_times_are_whole_nanoseconds(self, store):

@@ -1,0 +1,70 @@
+"""Ports of this machine: free ones, and whether named ones are."""
+
+import errno
+import socket
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+from serving.errors import Misconfigured
+
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - told apart here, not bound
+
+
+def reachable(host: str, port: int) -> str:
+    """Return the address under which this machine reaches a server that listens on `host`."""
+    return f"{EVERYWHERE.get(host, host)}:{port}"
+
+
+def free(host: str, port: int) -> bool:
+    """Return whether a server could listen there now.
+
+    Raises:
+        Misconfigured: The host is none of this machine.
+    """
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            # As the servers do: connections of a server that has ended do not keep its port.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(address)
+            except PermissionError as error:
+                raise Misconfigured("PORT_FORBIDDEN", f"{host}:{port} may not be listened on") from error
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    return False
+                raise
+    except OSError as error:
+        raise Misconfigured("HOST_UNUSABLE", f"{host}: {error.strerror}") from error
+    return True
+
+
+def require_free(host: str, ports: Mapping[str, int]) -> None:
+    """Check that every server would get its port.
+
+    Args:
+        host: The address all listen on.
+        ports: Server to port.
+
+    Raises:
+        Misconfigured: One is taken, or two servers are given the same.
+    """
+    if len(set(ports.values())) < len(ports):
+        given = ", ".join(f"{name} {port}" for name, port in ports.items())
+        raise Misconfigured("PORTS_EQUAL", f"every server needs a port of its own, given are {given}")
+    taken = [f"{host}:{port} ({name})" for name, port in ports.items() if not free(host, port)]
+    if taken:
+        raise Misconfigured(
+            "PORT_TAKEN",
+            f"already in use: {', '.join(taken)}; stop what runs there (`twostage doctor` shows who answers), or give "
+            f"other ports with --{next(iter(ports))}-port and its like",
+        )
+
+
+def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+    """Return ports that are free now, all different; another program may still be quicker."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind((host, 0))
+        return [int(probe.getsockname()[1]) for probe in probes]

@@ -1,0 +1,71 @@
+"""What a search answered, as the commands use it: plain values out of the messages."""
+
+from typing import Any
+
+from google.protobuf import json_format
+from google.protobuf.duration_pb2 import Duration
+
+from retrieval.gateway.v1 import gateway_pb2 as pb
+
+STAGES = ("encode", "search", "rerank")
+PARTS = ("queue", "tokenize", "compute", "network")
+
+
+def milliseconds(duration: Duration) -> float:
+    """Return a duration in milliseconds."""
+    return duration.seconds * 1e3 + duration.nanos / 1e6
+
+
+def identifier(message: pb.DocumentId) -> int | str:
+    """Return a document's id."""
+    return message.number if message.WhichOneof("kind") == "number" else message.text
+
+
+def shares(timings: pb.Timings) -> dict[str, float]:
+    """Return the milliseconds of every stage and of the gateway's own work; they add up to the total."""
+    spans = {stage: milliseconds(getattr(timings, stage).total) for stage in STAGES}
+    return spans | {"other": milliseconds(timings.other)}
+
+
+def response_document(response: pb.SearchResponse) -> dict[str, Any]:
+    """Return what `--json` prints of one answer."""
+    return {
+        "hits": [_hit(hit) for hit in response.hits],
+        "timings_ms": _timings(response.timings),
+        "provenance": json_format.MessageToDict(response.provenance, preserving_proto_field_name=True),
+        "degradation": _degradation(response),
+    }
+
+
+def _hit(hit: pb.Hit) -> dict[str, Any]:
+    scored = {
+        name: getattr(hit, name) if hit.HasField(name) else None for name in ("rerank_rank", "logit", "probability")
+    }
+    return {
+        "id": identifier(hit.id),
+        "retrieval_rank": hit.retrieval_rank,
+        "retrieval_score": hit.retrieval_score,
+        **scored,
+        "truncated": hit.truncated,
+        "text_missing": hit.text_missing,
+        "text": hit.text if hit.HasField("text") else None,
+        "payload": json_format.MessageToDict(hit.payload),
+    }
+
+
+def _timings(timings: pb.Timings) -> dict[str, Any]:
+    stages = {
+        stage: {part: milliseconds(getattr(getattr(timings, stage), part)) for part in ("total", *PARTS)}
+        for stage in STAGES
+    }
+    plain = {name: milliseconds(getattr(timings, name)) for name in ("total", "dense", "other")}
+    return {**plain, **stages}
+
+
+def _degradation(response: pb.SearchResponse) -> dict[str, Any] | None:
+    if not response.HasField("degradation"):
+        return None
+    return {
+        "rerank_skipped_reason": response.degradation.rerank_skipped_reason,
+        "text_missing_count": response.degradation.text_missing_count,
+    }

@@ -1,0 +1,150 @@
+"""Calls to the gateway, and what their errors mean to a person at a terminal."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+
+import grpc
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from cli.console import EXIT_FAULT, EXIT_MISCONFIGURED, EXIT_NOT_SO, EXIT_UNREACHABLE, fail
+from retrieval.gateway.v1.gateway_pb2_grpc import CollectionServiceStub, DocumentServiceStub, GatewayServiceStub
+from serving.errors import ServiceError, Unavailable
+
+if TYPE_CHECKING:  # they exist in the stub file only
+    from retrieval.gateway.v1.gateway_pb2_grpc import (
+        CollectionServiceAsyncStub,
+        DocumentServiceAsyncStub,
+        GatewayServiceAsyncStub,
+    )
+
+T = TypeVar("T")
+CODE_BY_NUMBER: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
+
+DEFAULT_GATEWAY = "127.0.0.1:50051"
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+
+EXIT_BY_CODE = {
+    grpc.StatusCode.INVALID_ARGUMENT: EXIT_MISCONFIGURED,
+    grpc.StatusCode.FAILED_PRECONDITION: EXIT_MISCONFIGURED,
+    grpc.StatusCode.UNIMPLEMENTED: EXIT_MISCONFIGURED,
+    grpc.StatusCode.NOT_FOUND: EXIT_NOT_SO,
+    grpc.StatusCode.ALREADY_EXISTS: EXIT_NOT_SO,
+    grpc.StatusCode.UNAVAILABLE: EXIT_UNREACHABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED: EXIT_UNREACHABLE,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: EXIT_UNREACHABLE,
+}
+TODO_BY_REASON = {
+    "COLLECTION_NOT_FOUND": "`twostage collections list` shows what there is; `twostage index` makes one",
+    "COLLECTION_EXISTS": "take another name, or `twostage collections drop` it first",
+    "ENCODER_MISMATCH": "index the documents again: `twostage index FILE --collection NAME --recreate`",
+    "ENCODER_UNAVAILABLE": "the encoder is down or still loading; `twostage doctor` shows who answers",
+    "RERANKER_UNAVAILABLE": "`twostage doctor` shows who answers; `--rerank best-effort` does without the reranker",
+    "TEXT_TOO_LONG": "shorten it; `twostage index --truncate` encodes the beginning of long documents",
+}
+TODO_BY_CODE = {
+    grpc.StatusCode.UNIMPLEMENTED: "what answers there is no gateway of ours; look at --gateway",
+    grpc.StatusCode.DEADLINE_EXCEEDED: "give it longer with --timeout, or ask for less with --pool-size",
+    grpc.StatusCode.RESOURCE_EXHAUSTED: "the servers are at their limit; try again in a moment",
+    grpc.StatusCode.INTERNAL: "the id is in the gateway's log, with the cause",
+}
+
+
+class CallFailed(ServiceError):
+    """A call ended with a status, or one message of a stream was answered with a failure."""
+
+    def __init__(self, code: grpc.StatusCode, reason: str, message: str) -> None:
+        super().__init__(reason, message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gateway:
+    """The gateway's services."""
+
+    search: "GatewayServiceAsyncStub"
+    documents: "DocumentServiceAsyncStub"
+    collections: "CollectionServiceAsyncStub"
+
+
+def open_channel(address: str) -> grpc.aio.Channel:
+    """Open a channel of its own connection that takes no proxy and finds a starting server soon.
+
+    Call inside the running loop.
+    """
+    return grpc.aio.insecure_channel(
+        address,
+        options=[
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.initial_reconnect_backoff_ms", 50),
+            ("grpc.min_reconnect_backoff_ms", 50),
+            ("grpc.max_reconnect_backoff_ms", 250),
+        ],
+    )
+
+
+@asynccontextmanager
+async def gateway_at(address: str) -> AsyncIterator[Gateway]:
+    """Open a connection to a gateway; nothing is sent until the first call."""
+    async with open_channel(address) as channel:
+        yield Gateway(
+            search=GatewayServiceStub(channel),
+            documents=DocumentServiceStub(channel),
+            collections=CollectionServiceStub(channel),
+        )
+
+
+def run(main: Coroutine[Any, Any, T], address: str = "") -> T:
+    """Run a command's work; what it raises on purpose becomes one line and an exit status.
+
+    Args:
+        main: The work.
+        address: Of the gateway it calls.
+    """
+    with reported(address):
+        return asyncio.run(main)
+
+
+@contextmanager
+def reported(address: str = "") -> Iterator[None]:
+    """Turn what is raised on purpose into one line and an exit status.
+
+    Args:
+        address: Of the gateway that is called.
+    """
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        _fail(failed(error), address)
+    except CallFailed as error:
+        _fail(error, address)
+    except ServiceError as error:
+        code = EXIT_UNREACHABLE if isinstance(error, Unavailable) else EXIT_MISCONFIGURED
+        fail(code, f"{error.reason}: {error.message}")
+
+
+def failed(error: grpc.aio.AioRpcError) -> CallFailed:
+    """Read a status; its reason is empty where no server of ours has written it."""
+    info = error_details_pb2.ErrorInfo()
+    status = rpc_status.from_call(cast(grpc.Call, error))  # it has the three methods that are read
+    for detail in status.details if status is not None else ():
+        detail.Unpack(info)
+    return CallFailed(error.code(), info.reason, error.details() or "")
+
+
+def explain(error: CallFailed, address: str) -> tuple[str, str]:
+    """Return what went wrong in one line, and what to do about it or nothing."""
+    if error.code is grpc.StatusCode.UNAVAILABLE and not error.reason:
+        return f"UNAVAILABLE: no gateway answers at {address}", "start one with `twostage up`, or look at --gateway"
+    words = " ".join(filter(None, (error.code.name, error.reason)))
+    return f"{words}: {error.message}", TODO_BY_REASON.get(error.reason) or TODO_BY_CODE.get(error.code, "")
+
+
+def _fail(error: CallFailed, address: str) -> NoReturn:
+    fail(EXIT_BY_CODE.get(error.code, EXIT_FAULT), *explain(error, address))

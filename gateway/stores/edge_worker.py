@@ -1,0 +1,52 @@
+"""The process that runs qdrant-edge for `gateway.stores.edge_process`; `python -m gateway.stores.edge_worker ROOT FD`.
+
+Reads `(operation, args, kwargs)` from the socket FD, answers each with `(result, failure)`, and ends when the other
+side is gone, whether that closed or died.
+"""
+
+import signal
+import sys
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from gateway.stores.edge_failure import Failure
+from gateway.stores.edge_root import EdgeRoot
+from serving.errors import InferenceFailed, ServiceError
+
+
+def serve(root: Path, connection: "Connection[Any, Any]") -> None:
+    """Open the directory, report, and answer until the other side is gone."""
+    opened: list[EdgeRoot] = []
+    connection.send(_answer(lambda: opened.append(EdgeRoot.open(root))))
+    if not opened:
+        return
+    try:
+        while True:
+            operation, args, kwargs = connection.recv()
+            connection.send(_answer(lambda: opened[0].call(operation, *args, **kwargs)))  # noqa: B023 - called here
+    except (EOFError, ConnectionError):
+        opened[0].close()
+
+
+def _answer(work: Callable[[], Any]) -> tuple[Any, Failure | None]:
+    try:
+        return work(), None
+    except ServiceError as error:
+        return None, Failure.of(error)
+    except Exception as error:  # noqa: BLE001 - a bug of ours must not end the process that others wait for
+        failed = InferenceFailed("STORE_FAILED", "the vector store failed; details are in the log")
+        failed.__cause__ = error
+        return None, Failure.of(failed)
+
+
+def main() -> None:
+    """Run the worker; the gateway alone decides when it ends, so signals to the group are not for it."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    serve(Path(sys.argv[1]), Connection(int(sys.argv[2])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""Fixtures that more than one folder of tests uses."""
+
+from pathlib import Path
+
+import pytest
+from tiny_models import TinyFile, write_e5_file
+
+from models import demo
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def demo_bundles() -> Path:
+    """The directory with the demo models' bundles, `encoder` and `reranker`, made where they are missing."""
+    directory = REPOSITORY / ".twostage" / "bundles" / "demo"
+    demo.prepare(directory, lambda _line: None)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyFile:
+    """A 4-bit file of the real one's layout with two layers of 32 numbers and fifty pieces."""
+    return write_e5_file(tmp_path_factory.mktemp("tiny") / "tiny.bin")

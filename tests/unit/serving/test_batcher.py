@@ -1,0 +1,493 @@
+"""The batcher: cancellation, expiry, order, overload, bad rows, death, drain and time."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import pytest
+
+from serving.batcher import Answer, Batcher, BatchReport
+from serving.batching import BatchLimits
+from serving.deadline import Deadline
+from serving.errors import DeadlineSpent, InferenceFailed, NotReady, Overloaded
+
+SOON = 30.0
+"""Seconds: a deadline that no test reaches."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """A row: what it is called and how long it is."""
+
+    name: Any
+    length: int = 1
+
+    def __len__(self) -> int:
+        return self.length
+
+
+Computing = Callable[[Sequence[Item]], Sequence[Any]]
+
+
+def names(rows: Sequence[Item]) -> list[Any]:
+    """Answer every row with its name."""
+    return [row.name for row in rows]
+
+
+@dataclass
+class Device:
+    """A compute function that can be held, and that remembers what it was given."""
+
+    answer: Computing = names
+    batches: list[list[Item]] = field(default_factory=list)
+    entered: asyncio.Queue[int] = field(default_factory=asyncio.Queue)
+    """Gets the size of every batch when its computing begins."""
+    free: threading.Event = field(default_factory=threading.Event)
+    """Batches wait for it."""
+
+    def __post_init__(self) -> None:
+        self.free.set()
+        self._loop = asyncio.get_running_loop()
+
+    def __call__(self, rows: Sequence[Item]) -> Sequence[Any]:
+        """Compute a batch on the inference thread."""
+        self.batches.append(list(rows))
+        self._loop.call_soon_threadsafe(self.entered.put_nowait, len(rows))
+        assert self.free.wait(SOON)
+        return self.answer(rows)
+
+    @property
+    def computed(self) -> list[Any]:
+        """Names of everything that was computed."""
+        return [row.name for batch in self.batches for row in batch]
+
+
+def limits(*, tokens: int = 100, rows: int = 8, waiting: int = 1000, age: float = SOON) -> BatchLimits:
+    """Make limits with small round defaults."""
+    return BatchLimits(max_batch_tokens=tokens, max_batch_rows=rows, max_waiting_tokens=waiting, max_age=age)
+
+
+def items(*given: Any, length: int = 1) -> list[Item]:
+    """Make rows."""
+    return [Item(name, length) for name in given]
+
+
+async def submit(batcher: Batcher[Item, Any], rows: list[Item], *, wait: bool = False) -> Answer[Any]:
+    """Submit with a deadline that is not reached."""
+    return await batcher.submit(rows, Deadline.after(SOON), wait=wait)
+
+
+async def waiting(batcher: Batcher[Item, Any], rows: int) -> None:
+    """Return once so many rows wait."""
+    for _ in range(1000):
+        if batcher.waiting_rows == rows:
+            return
+        await asyncio.sleep(0)
+    pytest.fail(f"{batcher.waiting_rows} rows wait, not {rows}")
+
+
+@asynccontextmanager
+async def held(
+    device: Device, batcher: Batcher[Item, Any], rows: list[Item] | None = None
+) -> AsyncIterator[asyncio.Task[Answer[Any]]]:
+    """Keep the device busy with one batch inside the block; the batch is freed at its end."""
+    device.free.clear()
+    while not device.entered.empty():
+        device.entered.get_nowait()
+    try:
+        task = asyncio.create_task(submit(batcher, rows or items("first")))
+        await device.entered.get()
+        yield task
+    finally:
+        device.free.set()
+
+
+# --- cancellation and expiry ---------------------------------------------------------------------------------------
+
+
+async def test_a_cancelled_request_leaves_the_driver_alive():
+    """Cancelling during the forward pass costs nobody else anything (field failure 2)."""
+    device = Device()
+    async with Batcher(device, limits()) as batcher:
+        async with held(device, batcher) as task:
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert (await submit(batcher, items("next"))).outputs == ["next"]
+
+
+async def test_a_request_cancelled_in_the_queue_is_never_computed():
+    """What nobody waits for any more is dropped before inference (field failure 2)."""
+    device = Device()
+    async with Batcher(device, limits()) as batcher:
+        async with held(device, batcher) as first:
+            gone = asyncio.create_task(submit(batcher, items("gone")))
+            stays = asyncio.create_task(submit(batcher, items("stays")))
+            await waiting(batcher, 2)
+            gone.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await gone
+        assert [(await first).outputs, (await stays).outputs] == [["first"], ["stays"]]
+        assert device.computed == ["first", "stays"]
+
+
+async def test_an_expired_row_is_never_computed():
+    """A request whose deadline comes while it waits is answered DeadlineSpent and not run (field failure 10)."""
+    device = Device()
+    async with Batcher(device, limits()) as batcher:
+        async with held(device, batcher) as first:
+            with pytest.raises(DeadlineSpent) as caught:
+                await batcher.submit(items("late"), Deadline.after(0.01))
+            assert caught.value.metadata == {"stage": "queue"}
+        await first
+        await submit(batcher, items("next"))
+        assert device.computed == ["first", "next"]
+
+
+async def test_a_deadline_that_is_over_on_arrival_is_never_computed():
+    """A request without any time left costs the device nothing (field failure 10)."""
+    device = Device()
+    async with Batcher(device, limits()) as batcher:
+        with pytest.raises(DeadlineSpent):
+            await batcher.submit(items("late"), Deadline.after(-1))
+        await submit(batcher, items("next"))
+        assert device.computed == ["next"]
+
+
+async def test_a_deadline_during_the_forward_pass_ends_the_wait():
+    """The caller gets DeadlineSpent at its deadline, not when the batch is done."""
+    device = Device()
+    async with Batcher(device, limits()) as batcher:
+        device.free.clear()
+        with pytest.raises(DeadlineSpent):
+            await batcher.submit(items("slow"), Deadline.after(0.01))
+        device.free.set()
+        assert (await submit(batcher, items("next"))).outputs == ["next"]
+
+
+async def test_an_outer_cancellation_stays_a_cancellation():
+    """The deadline's own timer does not turn a cancelled caller into a late one."""
+    device = Device()
+    async with Batcher(device, limits()) as batcher, held(device, batcher):
+        task = asyncio.create_task(submit(batcher, items("x")))
+        await waiting(batcher, 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert task.cancelled()
+
+
+# --- order ---------------------------------------------------------------------------------------------------------
+
+
+async def test_every_output_belongs_to_its_row_however_requests_are_mixed():
+    """Sixty concurrent requests of mixed lengths, batched by length, get their own answers (field failure 3)."""
+    random = Random(5)  # noqa: S311 - lengths, no secrets
+    device = Device(answer=lambda rows: [("out", row.name) for row in rows])
+    requests = [
+        [Item((request, index), random.randint(1, 60)) for index in range(random.randint(1, 9))]
+        for request in range(60)
+    ]
+    async with Batcher(device, limits(tokens=128, waiting=100_000)) as batcher:
+        answers = await asyncio.gather(*(submit(batcher, rows) for rows in requests))
+    for rows, answer in zip(requests, answers, strict=True):
+        assert answer.outputs == [("out", row.name) for row in rows]
+    assert len(device.computed) == sum(map(len, requests))
+    assert max(map(len, device.batches)) > 1
+
+
+async def test_a_request_larger_than_a_batch_is_split_and_joined_in_order():
+    """Twenty rows go through batches of at most eight and come back as they went in."""
+    device = Device()
+    async with Batcher(device, limits(rows=8)) as batcher:
+        answer = await submit(batcher, items(*range(20)))
+    assert answer.outputs == list(range(20))
+    assert [len(batch) for batch in device.batches] == [8, 8, 4]
+
+
+# --- overload ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_full_queue_refuses_at_once_and_says_when_to_come_again():
+    """Refusal needs no wait, carries a positive retry_after_s, and leaves those who wait alone (field failure 15)."""
+    device = Device()
+    async with Batcher(device, limits(waiting=10)) as batcher:
+        async with held(device, batcher) as first:
+            inside = asyncio.create_task(submit(batcher, items("inside", length=8)))
+            await waiting(batcher, 1)
+            with pytest.raises(Overloaded) as caught:
+                await submit(batcher, items("outside", length=3))
+            assert caught.value.reason == "QUEUE_FULL"
+            assert caught.value.retry_after_s > 0
+        assert (await first).outputs == ["first"]
+        assert (await inside).outputs == ["inside"]
+        assert "outside" not in device.computed
+
+
+async def test_the_measured_speed_sets_the_time_to_retry():
+    """After a batch the advice is tokens waiting times seconds per token, and no longer the first guess."""
+    device, reports = Device(), list[BatchReport]()
+    async with Batcher(device, limits(waiting=10), on_batch=reports.append) as batcher:
+        await submit(batcher, items("warm", length=4))
+        async with held(device, batcher):
+            inside = asyncio.create_task(submit(batcher, items("inside", length=8)))
+            await waiting(batcher, 1)
+            with pytest.raises(Overloaded) as caught:
+                await submit(batcher, items("outside", length=3))
+            assert caught.value.retry_after_s == pytest.approx(8 * reports[0].seconds / 4)
+        await inside
+
+
+async def test_the_loop_stays_free_while_the_device_is_busy():
+    """Computing happens on another thread: the event loop still answers probes meanwhile (field failure 6)."""
+    device = Device()
+    async with Batcher(device, limits()) as batcher, held(device, batcher) as first:
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert not first.done()
+        assert threading.current_thread() is threading.main_thread()
+
+
+async def test_waiting_for_room_is_let_in_when_there_is_some():
+    """With wait=True a full queue means waiting instead of refusal."""
+    device = Device()
+    async with Batcher(device, limits(waiting=10)) as batcher:
+        async with held(device, batcher):
+            inside = asyncio.create_task(submit(batcher, items("inside", length=8)))
+            await waiting(batcher, 1)
+            patient = [asyncio.create_task(submit(batcher, items(n, length=7), wait=True)) for n in (1, 2, 3)]
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert batcher.waiting_rows == 1
+        assert (await inside).outputs == ["inside"]
+        assert [(await task).outputs for task in patient] == [[1], [2], [3]]
+
+
+async def test_a_cancelled_waiter_for_room_leaves_nothing_behind():
+    """Giving up before there was room computes nothing."""
+    device = Device()
+    async with Batcher(device, limits(waiting=10)) as batcher:
+        async with held(device, batcher):
+            inside = asyncio.create_task(submit(batcher, items("inside", length=8)))
+            await waiting(batcher, 1)
+            patient = asyncio.create_task(submit(batcher, items("patient", length=7), wait=True))
+            await asyncio.sleep(0)
+            patient.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await patient
+        await inside
+        assert device.computed == ["first", "inside"]
+
+
+async def test_waiting_for_room_ends_with_the_deadline():
+    """Nobody waits for room longer than their deadline."""
+    device = Device()
+    async with Batcher(device, limits(waiting=10)) as batcher:
+        async with held(device, batcher):
+            inside = asyncio.create_task(submit(batcher, items("inside", length=8)))
+            await waiting(batcher, 1)
+            with pytest.raises(DeadlineSpent):
+                await batcher.submit(items("patient", length=7), Deadline.after(0.01), wait=True)
+        await inside
+
+
+# --- bad rows ------------------------------------------------------------------------------------------------------
+
+
+def fails_on_bad(rows: Sequence[Item]) -> Sequence[Any]:
+    """Throw where one of the rows is called "bad"."""
+    if "bad" in names(rows):
+        raise RuntimeError("engine")
+    return names(rows)
+
+
+async def together(batcher: Batcher[Item, Any], device: Device, *requests: list[Item]) -> list[Any]:
+    """Submit requests such that they wait together; return answers or errors in order."""
+    async with held(device, batcher):
+        tasks = [asyncio.create_task(submit(batcher, rows)) for rows in requests]
+        await waiting(batcher, sum(map(len, requests)))
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    return [result.outputs if isinstance(result, Answer) else result for result in results]
+
+
+async def test_a_row_that_makes_the_engine_throw_fails_alone():
+    """Of three requests in one batch only the one with the bad row fails; the driver goes on (field failure 23)."""
+    device = Device(answer=fails_on_bad)
+    async with Batcher(device, limits()) as batcher:
+        good, bad, also_good = await together(batcher, device, items("a"), items("bad"), items("b"))
+        assert (good, also_good) == (["a"], ["b"])
+        assert isinstance(bad, InferenceFailed)
+        assert [len(batch) for batch in device.batches] == [1, 3, 1, 1, 1]
+        assert (await submit(batcher, items("next"))).outputs == ["next"]
+
+
+async def test_a_row_without_finite_output_fails_alone():
+    """A row that the model answers with InferenceFailed fails its own request only (field failure 22)."""
+    device = Device(answer=lambda rows: [InferenceFailed("NON_FINITE", "x") if n == "nan" else n for n in names(rows)])
+    async with Batcher(device, limits()) as batcher:
+        good, bad, also_good = await together(batcher, device, items("a"), items("c", "nan", "d"), items("b"))
+    assert (good, also_good) == (["a"], ["b"])
+    assert isinstance(bad, InferenceFailed)
+    assert bad.reason == "NON_FINITE"
+
+
+@pytest.mark.parametrize("wrong", [lambda rows: names(rows)[1:], lambda rows: [*names(rows), "extra"]])
+async def test_another_number_of_outputs_than_of_rows_is_an_error(wrong: Computing):
+    """Outputs are never zipped to the shorter list (field failure 3)."""
+    async with Batcher(Device(answer=wrong), limits()) as batcher:
+        with pytest.raises(InferenceFailed):
+            await submit(batcher, items("a", "b"))
+
+
+async def test_rows_given_up_while_their_batch_fails_are_not_computed_again():
+    """The one-by-one retry skips rows whose caller has gone."""
+    fail = threading.Event()
+
+    def answer(rows: Sequence[Item]) -> Sequence[Any]:
+        assert len(rows) == 1 or fail.wait(SOON)
+        return fails_on_bad(rows)
+
+    device = Device(answer)
+    async with Batcher(device, limits()) as batcher:
+        async with held(device, batcher):
+            bad = asyncio.create_task(submit(batcher, items("bad")))
+            gone = asyncio.create_task(submit(batcher, items("gone")))
+            await waiting(batcher, 2)
+        assert await device.entered.get() == 2
+        gone.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+        fail.set()
+        with pytest.raises(InferenceFailed):
+            await bad
+    assert device.computed == ["first", "bad", "gone", "bad"]
+
+
+# --- death and drain -----------------------------------------------------------------------------------------------
+
+
+async def test_a_dead_driver_fails_everyone_and_reports_its_death_once():
+    """Running and waiting requests fail with NotReady, later ones are refused, on_death hears of it once."""
+    device, deaths = Device(), list[BaseException]()
+
+    def broken(_: BatchReport) -> None:
+        raise ZeroDivisionError
+
+    async with Batcher(device, limits(rows=1), on_batch=broken, on_death=deaths.append) as batcher:
+        async with held(device, batcher) as running:
+            queued = asyncio.create_task(submit(batcher, items("queued")))
+            await waiting(batcher, 1)
+        for task in (running, queued):
+            with pytest.raises(NotReady) as caught:
+                await task
+            assert caught.value.reason == "DRIVER_DEAD"
+        with pytest.raises(NotReady):
+            await submit(batcher, items("later"))
+    assert [type(death) for death in deaths] == [ZeroDivisionError]
+    assert device.computed == ["first"]
+
+
+async def test_death_during_the_retry_of_a_failed_batch_leaves_nobody_waiting():
+    """Rows of a failed batch that still wait for their retry are failed too when the driver dies."""
+    device, deaths = Device(answer=fails_on_bad), list[BaseException]()
+
+    def broken(report: BatchReport) -> None:
+        if "a" in device.computed and report.row_count == 1:
+            raise ZeroDivisionError
+
+    async with Batcher(device, limits(), on_batch=broken, on_death=deaths.append) as batcher:
+        outcome = await together(batcher, device, items("a"), items("bad"), items("b"))
+    assert [type(result) for result in outcome] == [NotReady] * 3
+    assert len(deaths) == 1
+
+
+async def test_death_wakes_those_who_wait_for_room():
+    """A patient submitter does not wait for room in a queue that nobody empties any more."""
+    device = Device()
+
+    def broken(_: BatchReport) -> None:
+        raise ZeroDivisionError
+
+    async with Batcher(device, limits(waiting=10), on_batch=broken) as batcher:
+        async with held(device, batcher):
+            inside = asyncio.create_task(submit(batcher, items("inside", length=8)))
+            await waiting(batcher, 1)
+            patient = asyncio.create_task(submit(batcher, items("patient", length=8), wait=True))
+            await asyncio.sleep(0)
+        results = await asyncio.gather(inside, patient, return_exceptions=True)
+    assert [type(result) for result in results] == [NotReady, NotReady]
+
+
+async def test_draining_computes_what_waits_and_refuses_the_rest():
+    """Nothing that was accepted is lost at shutdown (field failure 19)."""
+    device = Device()
+    async with Batcher(device, limits(rows=1)) as batcher:
+        async with held(device, batcher) as first:
+            queued = [asyncio.create_task(submit(batcher, items(n))) for n in range(3)]
+            await waiting(batcher, 3)
+            draining = asyncio.create_task(batcher.drain())
+            await asyncio.sleep(0)
+            with pytest.raises(NotReady) as caught:
+                await submit(batcher, items("later"))
+            assert caught.value.reason == "DRAINING"
+            assert not draining.done()
+        await draining
+        assert (await first).outputs == ["first"]
+        assert [(await task).outputs for task in queued] == [[0], [1], [2]]
+
+
+async def test_draining_refuses_those_who_wait_for_room():
+    """Whoever was not let in yet is told NotReady instead of being let in late."""
+    device = Device()
+    async with Batcher(device, limits(waiting=10)) as batcher:
+        async with held(device, batcher):
+            inside = asyncio.create_task(submit(batcher, items("inside", length=8)))
+            await waiting(batcher, 1)
+            patient = asyncio.create_task(submit(batcher, items("patient", length=8), wait=True))
+            await asyncio.sleep(0)
+            draining = asyncio.create_task(batcher.drain())
+            with pytest.raises(NotReady):
+                await patient
+        await draining
+        assert (await inside).outputs == ["inside"]
+
+
+# --- time and reports ----------------------------------------------------------------------------------------------
+
+
+async def test_queue_and_compute_add_up_and_do_not_overlap():
+    """The two parts of every request fill the time from submit to its last batch, no nanosecond twice (case 73)."""
+    device, reports = Device(), list[BatchReport]()
+    loop = asyncio.get_running_loop()
+    async with Batcher(device, limits(rows=2), on_batch=reports.append) as batcher:
+        begun = loop.time()
+        answers = await asyncio.gather(*(submit(batcher, items(*range(5))) for _ in range(4)))
+        elapsed = loop.time() - begun
+    busy = sum(report.seconds for report in reports)
+    for answer in answers:
+        assert answer.queue >= 0
+        assert answer.compute > 0
+        assert answer.queue + answer.compute <= elapsed * 1e9
+        assert answer.compute <= busy * 1e9 + 1
+    assert sum(report.row_count for report in reports) == 20
+
+
+async def test_a_request_alone_spends_what_its_batches_took():
+    """Without competition the compute part is exactly the sum of the batches' durations (field failure 73)."""
+    device, reports = Device(), list[BatchReport]()
+    async with Batcher(device, limits(rows=2), on_batch=reports.append) as batcher:
+        answer = await submit(batcher, items(*range(6)))
+    assert answer.compute == pytest.approx(sum(report.seconds for report in reports) * 1e9, abs=1)
+
+
+async def test_a_report_counts_rows_tokens_and_padding():
+    """Lengths 3 and 5 are 8 tokens in 10 places."""
+    device, reports = Device(), list[BatchReport]()
+    async with Batcher(device, limits(), on_batch=reports.append) as batcher:
+        await submit(batcher, [Item("a", 3), Item("b", 5)])
+    (report,) = reports
+    assert (report.row_count, report.token_count, report.padded_token_count) == (2, 8, 10)
