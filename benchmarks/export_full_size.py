@@ -20,7 +20,8 @@ import torch
 import transformers
 
 from models import e5file, reference, torch_model
-from models.export import INPUTS, ExportOptions, export
+from models.export import ExportOptions, export
+from models.tracing import INPUTS
 from serving.bundle import MODEL_NAME, Bundle
 
 CONFIGURATION = {

@@ -43,7 +43,7 @@ class Finding:
 
 def installation() -> Iterator[Finding]:
     """Look at the packages."""
-    yield Finding(name="python", value=f"{platform.python_version()} on {platform.platform(terse=True)}")
+    yield Finding(name="python", value=f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     found = {name: _version(name) for name in RUNTIMES}
     if all(found.values()):
         todo = "they overwrite each other's files: uninstall both, then install one extra, cpu or gpu"
@@ -93,7 +93,9 @@ def bundles(home: Home, profile: Profile) -> Iterator[Finding]:
 def device(home: Home, profile: Profile) -> Finding:
     """Open a session of the encoder and look where it really runs."""
     try:
-        from serving.session import Session, SessionOptions, ort  # noqa: PLC0415 - it may not be installed
+        import onnxruntime as ort  # noqa: PLC0415 - it may not be installed
+
+        from serving.session import Session, SessionOptions  # noqa: PLC0415
 
         offered = ", ".join(name.removesuffix("ExecutionProvider") for name in ort.get_available_providers())
         session = Session(Bundle(home.bundle(profile, "encoder")), SessionOptions())
@@ -123,7 +125,7 @@ async def _port(host: str, name: str, port: int) -> Finding:
         value, todo = "taken, and what is there speaks no gRPC health", f"give another with --{name}-port"
     else:
         who = f"{answer.model} on {answer.device}, {answer.digest[:19]}" if answer.model else "no model of its own"
-        value, todo = f"taken: {answer.health}, {who}", "already up? then nothing is to be done; else stop it"
+        value, todo = f"taken: {answer.health}, {who}", "it is up already, or stop what runs there"
     return Finding(name=f"port {port}", value=value, state="bad", todo=todo)
 
 

@@ -1,10 +1,11 @@
 """`twostage demo`: the whole system once through, on ten questions, with nothing to set up."""
 
 import asyncio
-import shutil
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -13,7 +14,7 @@ from rich.text import Text
 
 from cli import options
 from cli.addresses import free_ports
-from cli.calls import gateway_at, run
+from cli.calls import gateway_at, reported, run
 from cli.console import EXIT_NOT_SO, answers, fail, note
 from cli.demo_questions import Question, find_data, read_questions
 from cli.demo_report import Answered, print_answer, print_summary
@@ -37,8 +38,10 @@ def demo(
 ) -> None:
     """Start everything, index a help centre, search ten questions, show what the reranker changed, stop everything."""
     place = Home(path=home)
-    questions = read_questions(find_data(data))
-    run(_interruptible(place, find_data(data), questions, keep=keep))
+    with reported():
+        found = find_data(data)
+        questions = read_questions(found)
+    run(_interruptible(place, found, questions, keep=keep))
     answers().print(CLOSING_LINE)
 
 
@@ -61,9 +64,16 @@ async def _demo(home: Home, data: Path, questions: Sequence[Question], *, keep: 
     console = answers()
     console.print(Text("models", "bold"))
     await asyncio.to_thread(require_bundles, home, "demo", lambda line: console.print(Text(f"  {line}")))
-    shutil.rmtree(home.demo, ignore_errors=True)
     console.print(Text("servers", "bold"))
-    async with running_system(_config(home)) as system:
+    home.demo.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="store-", dir=home.demo) as store:
+        await _with_servers(console, _config(home, Path(store)), data, questions, keep=keep)
+
+
+async def _with_servers(
+    console: Console, config: SystemConfig, data: Path, questions: Sequence[Question], *, keep: bool
+) -> None:
+    async with running_system(config) as system:
         console.print(Text(f"  gateway, encoder and reranker are serving; gateway at {system.gateway}"))
         failing = asyncio.create_task(system.ended())
         working = asyncio.create_task(_work(console, system, data, questions))
@@ -78,12 +88,12 @@ async def _demo(home: Home, data: Path, questions: Sequence[Question], *, keep: 
             await asyncio.gather(failing, working, return_exceptions=True)
 
 
-def _config(home: Home) -> SystemConfig:
+def _config(home: Home, store: Path) -> SystemConfig:
     gateway, encoder, reranker = free_ports(3)
     return SystemConfig(
         encoder_bundle=home.bundle("demo", "encoder"),
         reranker_bundle=home.bundle("demo", "reranker"),
-        store=home.demo / "store",
+        store=store,
         gateway_port=gateway,
         encoder_port=encoder,
         reranker_port=reranker,
@@ -134,4 +144,5 @@ def _request(question: Question) -> pb.SearchRequest:
 async def _kept(console: Console, system: System) -> None:
     command = f'twostage search "..." --collection {COLLECTION} --gateway {system.gateway}'
     console.print(Text.assemble("still serving until Ctrl-C: ", (command, "bold")), soft_wrap=True)
-    await system.ended()
+    with suppress(asyncio.CancelledError):  # that is how it ends
+        await system.ended()

@@ -16,7 +16,7 @@ from cli.home import Home
 MARKS = {"good": ("ok", "green"), "note": ("note", "yellow"), "bad": ("BAD", "bold red")}
 
 
-def doctor(
+def doctor(  # noqa: PLR0917 - options, all given by name
     profile: options.ProfileName = "demo",
     home: options.HomeDirectory = options.DEFAULT_HOME,
     host: options.Host = "127.0.0.1",
@@ -49,8 +49,9 @@ def doctor(
 def _print(sections: Mapping[str, Sequence[Finding]], bad: Sequence[Finding]) -> None:
     console = answers()
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for style in ("", "dim", ""):
-        table.add_column(style=style, no_wrap=style != "" or None, overflow="fold")
+    table.add_column(no_wrap=True)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
     for name, findings in sections.items():
         table.add_row("", Text(name, "bold not dim"), "")
         for finding in findings:

@@ -10,6 +10,8 @@ from serving.errors import Misconfigured
 
 DEFAULT_HOME = Path(".twostage")
 Profile = Literal["demo", "full"]
+Device = Literal["auto", "cpu", "cuda"]
+"""As `serving.session.Device`, which cannot be imported where onnxruntime is not installed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

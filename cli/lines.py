@@ -8,10 +8,11 @@ from typing import Any
 
 from google.protobuf import struct_pb2
 
-from gateway.ids import MAX_NUMBER
 from retrieval.gateway.v1 import gateway_pb2 as pb
 
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+MAX_NUMBER = 2**64 - 1
+"""Largest id that is a number."""
 LARGEST_EXACT = 2**53
 """Payload numbers are doubles; whole numbers beyond this would change silently."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -13,10 +13,11 @@ from cli import options
 from cli.calls import reported
 from cli.console import EXIT_MISCONFIGURED, EXIT_NOT_SO, answers, fail, note, notes, print_json, size
 from cli.home import Home
-from models.verify import Listed, Verified, list_bundles, verify
 from serving.bundle import Bundle, Kind
 from serving.errors import Misconfigured
-from serving.session import Device
+
+if TYPE_CHECKING:  # onnxruntime is slow to import, and may not be there
+    from models.verify import Listed, Verified
 
 app = typer.Typer(help="Make, check and list model bundles.", no_args_is_help=True)
 catalog_app = typer.Typer(help="The catalog of the models of profile full.", no_args_is_help=True)
@@ -76,10 +77,9 @@ def export(  # noqa: PLR0917 - options, all given by name
 ) -> None:
     """Make a bundle out of a Hugging Face directory, with torch and transformers."""
     with reported(), needs("export"):
-        from models.export import ExportOptions  # noqa: PLC0415 - an extra
-        from models.export import export as make
+        from models import export as exporter  # noqa: PLC0415 - an extra that who only serves has not
 
-        wanted = ExportOptions(
+        wanted = exporter.ExportOptions(
             model_id=model_id or source.resolve().name,
             revision=revision,
             source=f"directory {source.name}",
@@ -88,7 +88,7 @@ def export(  # noqa: PLR0917 - options, all given by name
             query_prefix=query_prefix,
             passage_prefix=passage_prefix,
         )
-        make(source, kind, out, wanted, note)
+        exporter.export(source, kind, out, wanted, note)
     answers().print(Text(str(out)), soft_wrap=True)
 
 
@@ -98,11 +98,11 @@ def verify_(
         Path | None, typer.Argument(metavar="[DIR]", help="A bundle; all under --home if none.")
     ] = None,
     home: options.HomeDirectory = options.DEFAULT_HOME,
-    device: Annotated[Device, typer.Option(help="Where to compute.")] = "auto",
+    device: Annotated[options.Device, typer.Option(help="Where to compute.")] = "auto",
     as_json: options.AsJson = False,
 ) -> None:
     """Recompute digests and golden outputs with the code that serves; exits 1 where a bundle is not what it says."""
-    paths = [directory] if directory else [listed.path for listed in list_bundles(Home(path=home).bundles)]
+    paths = [directory] if directory else [listed.path for listed in _bundles(home)]
     if not paths:
         fail(EXIT_NOT_SO, f"no bundles under {home}", "make some with `twostage models prepare`")
     checked = [(path, _verified(path, device)) for path in paths]
@@ -114,14 +114,17 @@ def verify_(
     raise typer.Exit(EXIT_NOT_SO if any(isinstance(found, Misconfigured) for _, found in checked) else 0)
 
 
-def _verified(path: Path, device: Device) -> Verified | Misconfigured:
+def _verified(path: Path, device: options.Device) -> "Verified | Misconfigured":
+    with needs("cpu"):
+        from models.verify import verify  # noqa: PLC0415 - onnxruntime is an extra
+
     try:
         return verify(path, device=device)
     except Misconfigured as error:
         return error
 
 
-def _verified_document(path: Path, found: Verified | Misconfigured) -> dict[str, Any]:
+def _verified_document(path: Path, found: "Verified | Misconfigured") -> dict[str, Any]:
     if isinstance(found, Misconfigured):
         return {"path": str(path), "good": False, "reason": found.reason, "message": found.message}
     return {
@@ -136,7 +139,7 @@ def _verified_document(path: Path, found: Verified | Misconfigured) -> dict[str,
     }
 
 
-def _verified_line(path: Path, found: Verified | Misconfigured) -> Text:
+def _verified_line(path: Path, found: "Verified | Misconfigured") -> Text:
     if isinstance(found, Misconfigured):
         return Text.assemble(("bad   ", "bold red"), f"{path}  {found.reason}: {found.message}")
     difference = f"{found.max_difference:.1e} of {found.manifest.tolerance:g} allowed"
@@ -150,7 +153,7 @@ def _verified_line(path: Path, found: Verified | Misconfigured) -> Text:
 @app.command("list")
 def list_(home: options.HomeDirectory = options.DEFAULT_HOME, as_json: options.AsJson = False) -> None:
     """List the bundles that are here; exits 1 where one is damaged."""
-    found = list_bundles(Home(path=home).bundles)
+    found = _bundles(home)
     if as_json:
         print_json([_listed_document(listed) for listed in found])
     elif found:
@@ -161,7 +164,14 @@ def list_(home: options.HomeDirectory = options.DEFAULT_HOME, as_json: options.A
     raise typer.Exit(EXIT_NOT_SO if any(listed.manifest is None for listed in found) else 0)
 
 
-def _listed_document(listed: Listed) -> dict[str, Any]:
+def _bundles(home: Path) -> "list[Listed]":
+    with needs("cpu"):
+        from models.verify import list_bundles  # noqa: PLC0415 - onnxruntime is an extra
+
+    return list_bundles(Home(path=home).bundles)
+
+
+def _listed_document(listed: "Listed") -> dict[str, Any]:
     if listed.manifest is None:
         return {"path": str(listed.path), "problem": listed.problem}
     manifest = listed.manifest
@@ -174,7 +184,7 @@ def _listed_document(listed: Listed) -> dict[str, Any]:
     }
 
 
-def _listed_table(listed: Listed) -> Table:
+def _listed_table(listed: "Listed") -> Table:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), title_justify="left", title_style="")
     table.title = Text(str(listed.path), "bold" if listed.manifest else "bold red")
     table.add_column(style="dim", no_wrap=True)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from cli.calls import DEFAULT_GATEWAY
-from cli.home import DEFAULT_HOME, Profile
+from cli.home import DEFAULT_HOME, Device, Profile
 
 Gateway = Annotated[str, typer.Option("--gateway", metavar="HOST:PORT", help="Address of the gateway.")]
 Collection = Annotated[str, typer.Option("--collection", "-c", metavar="NAME", help="Name of the collection.")]
@@ -24,6 +24,7 @@ __all__ = [
     "DEFAULT_HOME",
     "AsJson",
     "Collection",
+    "Device",
     "EncoderPort",
     "Gateway",
     "GatewayPort",

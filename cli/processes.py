@@ -17,13 +17,14 @@ from typing import Literal, NoReturn
 
 from cli import addresses
 from cli.health import until_serving
+from cli.home import Device
 from serving.errors import ServiceError
-from serving.session import Device
 
 MODULES = {"gateway": "gateway", "encoder": "encoder_server", "reranker": "reranker_server"}
 STOP_ORDER = (("gateway",), ("encoder", "reranker"))
 TAIL_LINES = 12
 MAX_LINE_BYTES = 1024 * 1024
+LOG_TIMEOUT_S = 2.0
 STOP_TIMEOUT_S = 40.0
 """Longer than the 30 s in which a server lets running calls end."""
 
@@ -89,10 +90,10 @@ class _Server:
 
     @classmethod
     async def start(cls, name: str, config: SystemConfig, on_line: OnLine) -> "_Server":
-        # -P: a directory named like one of our packages in the working directory must not be taken for it.
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "cli.tether", MODULES[name]),
-            env={**os.environ, **config.variables(name)},
+            *(sys.executable, "-m", "cli.tether", MODULES[name]),
+            # A directory of the working directory that is named like one of our packages must not be taken for it.
+            env={**os.environ, "PYTHONSAFEPATH": "1", **config.variables(name)},
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
@@ -106,9 +107,10 @@ class _Server:
         return self._process.pid
 
     async def wait(self) -> int:
-        """Return the exit status when the process has ended and its log is read to the end."""
+        """Return the exit status when the process has ended and its log is read, as a rule to the end."""
         status = await self._process.wait()
-        await asyncio.shield(self._reading)
+        # A process that it has started may hold the pipe open for longer.
+        await asyncio.wait({self._reading}, timeout=LOG_TIMEOUT_S)
         return status
 
     async def stop(self) -> None:

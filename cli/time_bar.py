@@ -42,7 +42,7 @@ def legend(spans: Mapping[str, float], total: float) -> Text:
     line = Text()
     for stage, span in spans.items():
         mark, style = STYLES[stage]
-        line.append(f"{mark} ", style).append(f"{stage} ").append(f"{span:.1f}", "bold").append("   ")
+        line.append(f"{mark} ", style).append(f"{stage} ").append(f"{span:.1f}", "bold").append("  ")
     return line.append("= ", "dim").append(f"{total:.1f} ms", "bold")
 
 

@@ -14,7 +14,6 @@ from cli.calls import run
 from cli.console import EXIT_CODES, EXIT_NOT_SO, answers, fail, note, notes
 from cli.home import Home, require_bundles
 from cli.processes import OnLine, ServerEnded, System, SystemConfig
-from serving.session import Device
 
 STYLES = {"gateway": "cyan", "encoder": "green", "reranker": "magenta"}
 NAME_WIDTH = max(map(len, STYLES))
@@ -28,7 +27,7 @@ def up(  # noqa: PLR0917 - options, all given by name
     gateway_port: options.GatewayPort = 50_051,
     encoder_port: options.EncoderPort = 50_052,
     reranker_port: options.RerankerPort = 50_053,
-    device: Annotated[Device, typer.Option(help="Where models compute: auto, cpu or cuda.")] = "auto",
+    device: Annotated[options.Device, typer.Option(help="Where models compute: auto, cpu or cuda.")] = "auto",
     log_format: Annotated[LogFormat, typer.Option(help="text, or json: the servers' own lines, unprefixed.")] = "text",
 ) -> None:
     """Start encoder, reranker and gateway; Ctrl-C stops them in order, a second one at once.

@@ -12,7 +12,6 @@ import grpc
 
 from cli.calls import CODE_BY_NUMBER, CallFailed, gateway_at
 from cli.lines import Line, Malformed
-from gateway.ids import parse_text
 from retrieval.gateway.v1 import gateway_pb2 as pb
 
 MESSAGE_DOCUMENTS = 64
@@ -102,13 +101,15 @@ class _Sender:
         answered = asyncio.Event()
 
         async def messages() -> AsyncIterator[pb.UpsertDocumentsRequest]:
-            while asyncio.get_running_loop().time() < until:
+            sent = False
+            while not sent or asyncio.get_running_loop().time() < until:
                 await room.acquire()
                 while not self.more():
                     if not self._at_work:
                         return
                     answered.clear()  # an answer may still send documents back
                     await answered.wait()
+                sent = True
                 yield self._message(self._again.popleft())
 
         async for response in method(messages()):
@@ -166,4 +167,6 @@ def _good(lines: Iterable[Line | Malformed], outcome: Outcome) -> Iterator[Line]
 
 def _identifier(message: pb.DocumentId) -> int | str | UUID:
     """Return an id as the store tells ids apart."""
+    from gateway.ids import parse_text  # noqa: PLC0415 - numpy, which comes with it, would slow every command's start
+
     return message.number if message.WhichOneof("kind") == "number" else parse_text(message.text)

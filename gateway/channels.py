@@ -21,7 +21,8 @@ RETRY = {
     "initialBackoff": "0.02s",
     "maxBackoff": "0.1s",
     "backoffMultiplier": 2,
-    "retryableStatusCodes": ["UNAVAILABLE"],
+    # gRPC itself answers CANCELLED to a call that reaches a server in the moment in which it closes.
+    "retryableStatusCodes": ["UNAVAILABLE", "CANCELLED"],
 }
 # What the model servers may refuse that is really our caller's doing.
 CALLERS_REASONS = frozenset({"TEXT_BLANK", "TEXT_TOO_LONG", "TEXT_TOO_LARGE"})
@@ -29,7 +30,7 @@ DEFAULT_RETRY_S = 0.5
 
 
 def open_channel(target: str, service: str) -> grpc.aio.Channel:
-    """Open a channel that balances calls over every address of the target and retries UNAVAILABLE once.
+    """Open a channel that balances calls over every address of the target and asks once more what refuses.
 
     Call inside the running loop.
     """

@@ -1,9 +1,9 @@
 """What the gateway can be told: `TWOSTAGE_GATEWAY_PORT` and so on."""
 
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from serving.settings import CLIENT_MESSAGE_BYTES, ServerSettings
@@ -21,14 +21,26 @@ class GatewaySettings(ServerSettings):
     """gRPC target of the encoders; a name with several addresses is balanced over."""
     reranker_target: str = "dns:///127.0.0.1:50053"
     """gRPC target of the rerankers."""
+    store: Literal["edge", "qdrant"] = "edge"
+    """Which vector store: the embedded one, or a Qdrant server, which several gateways can share."""
     store_path: Path = Path(".twostage/store")
     """Directory of the embedded vector store."""
+    qdrant_url: str = "http://127.0.0.1:6334"
+    """The Qdrant server's gRPC port; https:// means TLS."""
+    qdrant_tls: bool = False
+    """Whether to use TLS whatever the URL says."""
+    qdrant_ca_file: Path | None = None
+    """Certificates to trust for Qdrant instead of the system's; implies TLS."""
+    qdrant_api_key: SecretStr | None = None
+    """API key of the Qdrant server."""
+    qdrant_api_key_file: Path | None = None
+    """File with that key, which then wins over `qdrant_api_key`; blanks around it do not count."""
     encode_cap_s: float = Field(5.0, gt=0)
     """Most time for encoding a query."""
     search_cap_s: float = Field(5.0, gt=0)
     """Most time for the vector search."""
-    rerank_cap_s: float = Field(10.0, gt=0)
-    """Most time for reranking."""
+    rerank_cap_s: float = Field(60.0, gt=0)
+    """Most time for reranking; long, because a caller that allows more than the default deadline means it."""
     answer_margin_s: float = Field(0.02, ge=0)
     """Kept back from every stage, so that an answer about a late stage still reaches the caller in time."""
     upsert_deadline_s: float = Field(300.0, gt=0)

@@ -96,8 +96,8 @@ def _client() -> "Iterator[httpx.Client]":
     except httpx.TransportError as error:
         raise Unavailable(
             "HUB_UNREACHABLE",
-            f"{error.request.url.host} cannot be reached ({type(error).__name__}); use the profile demo, which needs no "
-            "hub, name a mirror in HF_ENDPOINT, or copy the files there by hand",
+            f"{error.request.url.host} cannot be reached ({type(error).__name__}); use the profile demo, which needs "
+            "no hub, name a mirror in HF_ENDPOINT, or copy the files there by hand",
         ) from error
 
 

@@ -215,7 +215,7 @@ class Batcher(Generic[RowT, OutT]):
                 self._running = []
             elif self._closing is not None:
                 return
-            elif not len(self._policy):
+            else:
                 self._work.clear()
                 await self._work.wait()
 

@@ -5,7 +5,8 @@ oldest waiting row and takes the rows nearest in length while the budget holds, 
 that have waited longer than `max_age` are taken in order of arrival, whatever their length, so that none starves.
 """
 
-from collections.abc import Iterable
+import heapq
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -87,9 +88,9 @@ class BatchPolicy(Generic[R]):
 
     def next_batch(self, now: float) -> Batch[R]:
         """Take the next batch off the queue; it is empty only where nothing that waits is still wanted in time."""
-        wanted = [row for row in self._queue if not row.abandoned]
-        expired = [row for row in wanted if row.deadline <= now]
-        wanted = [row for row in wanted if row.deadline > now]
+        wanted = [row for row in self._queue if row.deadline > now and not row.abandoned]
+        gone = len(wanted) < len(self._queue)
+        expired = [row for row in self._queue if row.deadline <= now and not row.abandoned] if gone else []
         rows = self._pack(wanted, now)
         taken = set(map(id, rows))
         self._queue = [row for row in wanted if id(row) not in taken]
@@ -105,13 +106,9 @@ class BatchPolicy(Generic[R]):
         """Choose rows; `wanted` is in order of arrival."""
         if not wanted:
             return []
-        oldest = wanted[0]
-        old = [row for row in wanted if now - row.arrived > self.limits.max_age]
-        young = [row for row in wanted if now - row.arrived <= self.limits.max_age and row is not oldest]
-        young.sort(key=lambda row: (abs(row.length - oldest.length), row.arrived))
         batch: list[Waiting[R]] = []
         longest = 0
-        for row in [*(old or [oldest]), *young]:
+        for row in self._in_order(wanted, now):
             longest = max(longest, row.length)
             if batch and (len(batch) + 1) * longest > self.limits.max_batch_tokens:
                 break
@@ -119,3 +116,13 @@ class BatchPolicy(Generic[R]):
             if len(batch) == self.limits.max_batch_rows:
                 break
         return batch
+
+    def _in_order(self, wanted: list[Waiting[R]], now: float) -> Iterator[Waiting[R]]:
+        """Yield rows as they are to be taken; lazily, since a queue may be long and old rows need no sorting."""
+        oldest, young = wanted[0], 1
+        yield oldest
+        while young < len(wanted) and now - wanted[young].arrived > self.limits.max_age:
+            yield wanted[young]
+            young += 1
+        rows = self.limits.max_batch_rows
+        yield from heapq.nsmallest(rows, wanted[young:], key=lambda row: abs(row.length - oldest.length))

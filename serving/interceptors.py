@@ -25,6 +25,8 @@ log = logging.getLogger("serving.calls")
 
 REQUEST_ID_KEY = "x-request-id"
 MAX_REQUEST_ID = 64
+LATE_SHARE, LATE_S = 0.02, 0.01
+"""What may seem to be left of a deadline, as a share of the budget and in seconds, when the caller's has passed."""
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 """The id of the call being handled: the caller's `x-request-id`, or one of ours."""
@@ -90,32 +92,41 @@ class CallGuard(grpc.aio.ServerInterceptor):
 
     @asynccontextmanager
     async def _guard(self, method: str, context: Context) -> AsyncIterator[None]:
-        begun = time.monotonic()
+        begun, budget = time.monotonic(), context.time_remaining()
         request_id.set(_request_id(context))  # never reset: every call is a task with a context of its own
         code = grpc.StatusCode.OK
         try:
             yield
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
-                code = grpc.StatusCode.CANCELLED  # the caller left, or its deadline passed: nobody listens
+                code = _code_of_leaving(context, budget)  # nobody listens any more
                 raise
             code = grpc.StatusCode.UNAVAILABLE
             await _abort(context, NotReady("CANCELLED_INSIDE", "the work for this call was cancelled"))
         except grpc.aio.AbortError:
             raise
         except GeneratorExit:
-            code = grpc.StatusCode.CANCELLED
+            code = _code_of_leaving(context, budget)
             raise
         except Exception as error:  # noqa: BLE001 - this is where every error ends
             code = code_of(error)
             await _abort(context, error)
         finally:
-            if code is not grpc.StatusCode.CANCELLED:
-                code = context.code() or code  # what a handler has set or aborted with is what the caller sees
+            code = context.code() or code  # what a handler has set or aborted with is what the caller sees
             seconds = time.monotonic() - begun
             self._metrics.calls.labels(method, code.name).inc()
             self._metrics.call_seconds.labels(method).observe(seconds)
             log.debug("%s %s %.1f ms id=%s", method, code.name, seconds * 1e3, request_id.get())
+
+
+def _code_of_leaving(context: Context, budget: float | None) -> grpc.StatusCode:
+    """Tell a caller whose time was over from one who hung up.
+
+    A caller's deadline comes before the server's view of it: gRPC rounds a timeout up by at most 1 % on its way.
+    """
+    left = context.time_remaining()
+    late = budget is not None and left is not None and left <= LATE_SHARE * budget + LATE_S
+    return grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
 
 
 async def _abort(context: Context, error: BaseException) -> None:

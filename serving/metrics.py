@@ -40,10 +40,22 @@ class ServerMetrics:
         for part, nanoseconds in parts_ns.items():
             self.stage_seconds.labels(stage, part).observe(nanoseconds / 1e9)
 
-    def serve(self, port: int) -> None:
-        """Serve the Prometheus page on a port; 0 is none."""
-        if port:
-            start_http_server(port, registry=self.registry)
+    def serve(self, port: int) -> Callable[[], None]:
+        """Serve the Prometheus page on a port, 0 is none; return what ends it.
+
+        Raises:
+            OSError: The port cannot be bound.
+        """
+        if not port:
+            return lambda: None
+        server, thread = start_http_server(port, registry=self.registry)
+
+        def close() -> None:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+        return close
 
 
 class BatchMetrics:

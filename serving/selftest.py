@@ -1,6 +1,7 @@
 """What has to hold before a server says that it is serving: every shape runs, and golden outputs are met."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -16,6 +17,7 @@ log = logging.getLogger(__name__)
 # A dynamic axis that an export froze shows at one of these (batch, tokens).
 PROBE_SHAPES = ((1, 3), (2, 17), (3, 512))
 GOLDEN_BATCH_ROWS = 4
+CAUSE_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,24 +46,33 @@ def check_golden(model: Model) -> SelfTestReport:
     Raises:
         Misconfigured: A token count differs or an output is off by more than the tolerance.
     """
-    path, tolerance = model.bundle.path, model.bundle.manifest.tolerance
+    tolerance = model.bundle.manifest.tolerance
     # A server that is set to fewer tokens than the bundle's golden rows cannot recompute the longer ones.
     golden = [row for row in model.bundle.golden().rows if row.token_count <= model.max_tokens]
     worst = 0.0
     bounds = [*range(0, len(golden), GOLDEN_BATCH_ROWS), len(golden)]
     for begin, end in pairwise(bounds):
-        expected = np.array([row.output for row in golden[begin:end]], np.float64)
-        rows = [_tokenize(model, row) for row in golden[begin:end]]
-        actual = model.raw(rows).reshape(expected.shape)
-        difference = float(np.abs(actual - expected).max())
+        difference = _difference(model, golden[begin:end])
         if not difference <= tolerance:  # NaN too
             raise Misconfigured(
                 "GOLDEN_MISMATCH",
-                f"{path}: golden outputs missed by {difference:.2g} on {model.session.device}, tolerance "
+                f"{model.bundle.path}: golden outputs missed by {difference:.2g} on {model.session.device}, tolerance "
                 f"{tolerance:g}; prepare the bundle again, or use another precision or device",
             )
         worst = max(worst, difference)
     return SelfTestReport(row_count=len(golden), max_difference=worst, tolerance=tolerance)
+
+
+def _difference(model: Model, golden: Sequence[GoldenRow]) -> float:
+    rows = [_tokenize(model, row) for row in golden]
+    try:
+        actual = model.raw(rows)
+        expected = np.array([row.output for row in golden], np.float64).reshape(actual.shape)
+    except Exception as error:  # the engine's, or an output of another length
+        raise Misconfigured(
+            "GOLDEN_MISMATCH", f"{model.bundle.path}: golden rows cannot be compared ({_cause(error)})"
+        ) from error
+    return float(np.abs(actual - expected).max())
 
 
 def _probe(model: Model, batch: int, tokens: int) -> None:
@@ -73,7 +84,7 @@ def _probe(model: Model, batch: int, tokens: int) -> None:
         finite = np.isfinite(model.raw([row] * batch)).all()
     except Exception as error:  # whatever the engine throws means the same here
         raise Misconfigured(
-            "MODEL_SHAPE", f"{model.bundle.path}: ({batch}, {tokens}) does not run ({type(error).__name__})"
+            "MODEL_SHAPE", f"{model.bundle.path}: ({batch}, {tokens}) does not run ({_cause(error)})"
         ) from error
     if not finite:
         raise Misconfigured(
@@ -91,10 +102,15 @@ def _tokenize(model: Model, row: GoldenRow) -> Tokens:
         if row.passage is None
         else model.tokenizer.pair(ids[0], ids[1], PairTruncation.LONGEST_FIRST)
     )
-    if len(tokens) != row.token_count and model.max_tokens == model.bundle.manifest.max_tokens:
+    if len(tokens) != row.token_count:
         raise Misconfigured(
             "GOLDEN_MISMATCH",
             f"{model.bundle.path}: a golden text has {len(tokens)} tokens, the reference counted {row.token_count}; "
             "tokenizer.json is of another model",
         )
     return tokens
+
+
+def _cause(error: Exception) -> str:
+    """Say in one line what the engine said; a self-test holds no user's text."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:CAUSE_CHARACTERS]

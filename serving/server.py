@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 from grpc_channelz.v1 import channelz
@@ -25,6 +25,35 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 OVERALL = ""
 """The name that Kubernetes and grpc_health_probe ask for when told none."""
+NOTICE_S = 0.05
+"""Seconds in which a watcher of the health hears of the drain before its watch ends."""
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+class _Health(health.HealthServicer):
+    """A health service whose watches end at the drain: they never end by themselves, and would use up its grace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._draining = asyncio.Event()
+
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:  # noqa: N802
+        """Tell every change until the caller leaves or the server drains."""
+        watch = asyncio.create_task(super().Watch(request, context))
+        draining = asyncio.create_task(self._draining.wait())
+        try:
+            done, _ = await asyncio.wait([watch, draining], return_when=asyncio.FIRST_COMPLETED)
+            if watch in done:
+                await watch
+        finally:
+            watch.cancel()
+            draining.cancel()
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "this server is shutting down")
+
+    def end_watches(self) -> None:
+        """End all watches, also those that are yet to come."""
+        self._draining.set()
 
 
 class RunningServer:
@@ -37,9 +66,7 @@ class RunningServer:
         port: The port it listens on.
     """
 
-    def __init__(
-        self, server: grpc.aio.Server, health_servicer: health.HealthServicer, names: Sequence[str], port: int
-    ) -> None:
+    def __init__(self, server: grpc.aio.Server, health_servicer: _Health, names: Sequence[str], port: int) -> None:
         self.port = port
         self._server = server
         self._health = health_servicer
@@ -53,7 +80,8 @@ class RunningServer:
     async def drain(self, *, delay_s: float, grace_s: float) -> None:
         """Say NOT_SERVING, keep answering for `delay_s`, then let running calls end within `grace_s`."""
         await self.set_serving(serving=False)
-        await asyncio.sleep(delay_s)
+        await asyncio.sleep(max(delay_s, NOTICE_S))
+        self._health.end_watches()
         await self._server.stop(grace_s)
 
 
@@ -76,7 +104,7 @@ async def open_server(
     server = grpc.aio.server(interceptors=[CallGuard(tuple(services), metrics)], options=_options(settings))
     for add in services.values():
         add(server)
-    health_servicer = health.HealthServicer()
+    health_servicer = _Health()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     names = [OVERALL, *services]
     for name in names:
@@ -86,16 +114,17 @@ async def open_server(
     if settings.channelz:
         channelz.add_channelz_servicer(server)
     port = _bind(server, _address(settings.host, settings.port))
-    _serve_metrics(metrics, settings.metrics_port)
-    await server.start()
-    log.info("listening on %s:%d, not serving yet", settings.host, port)
+    close_metrics = _serve_metrics(metrics, settings.metrics_port)
     try:
+        await server.start()
+        log.info("listening on %s:%d, not serving yet", settings.host, port)
         yield RunningServer(server, health_servicer, names, port)
     finally:
         await server.stop(0)
+        close_metrics()
 
 
-def deadline_of(context: grpc.aio.ServicerContext[Any, Any], default_s: float) -> Deadline:
+def deadline_of(context: Context, default_s: float) -> Deadline:
     """Return the caller's deadline, or the server's default where the caller set none."""
     remaining = context.time_remaining()
     return Deadline.after(default_s if remaining is None else remaining)
@@ -105,9 +134,9 @@ def _address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
-def _serve_metrics(metrics: ServerMetrics, port: int) -> None:
+def _serve_metrics(metrics: ServerMetrics, port: int) -> Callable[[], None]:
     try:
-        metrics.serve(port)
+        return metrics.serve(port)
     except OSError as error:
         raise Misconfigured("ADDRESS_UNAVAILABLE", f"cannot serve metrics on port {port}: {error.strerror}") from error
 
@@ -125,8 +154,8 @@ def _options(settings: ServerSettings) -> list[tuple[str, int]]:
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", settings.max_message_bytes),
         ("grpc.max_send_message_length", -1),
+        # Without a grace option: a call that is running when its connection is old enough ends when it ends.
         ("grpc.max_connection_age_ms", int(settings.max_connection_age_s * 1000)),
-        ("grpc.max_connection_age_grace_ms", int(settings.grace_s * 1000)),
         # The spelling with `recv` that many use is silently ignored.
         ("grpc.http2.min_ping_interval_without_data_ms", int(settings.min_ping_interval_s * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),

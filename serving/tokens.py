@@ -155,17 +155,18 @@ def _strip(path: Path, special: SpecialTokens) -> dict[str, Any]:
     """
     try:
         config: dict[str, Any] = json.loads(path.read_bytes())
-        vocabulary = config["model"]["vocab"]
+        vocabulary = [(str(piece), float(score)) for piece, score in config["model"]["vocab"]]
         added = {entry["id"]: entry["content"] for entry in config["added_tokens"]}
         kind = config["model"]["type"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Misconfigured("TOKENIZER_MALFORMED", f"{path} is no readable tokenizer.json") from error
+        raise Misconfigured("TOKENIZER_MALFORMED", f"{path} is no tokenizer.json of a Unigram model") from error
     if kind != "Unigram":
         raise Misconfigured("TOKENIZER_MALFORMED", f"{path}: model type is {kind}, not Unigram")
     for name, token in special:
         if not 0 <= token < len(vocabulary) or token not in added:
             raise Misconfigured("TOKENIZER_MISMATCH", f"{path}: {name} id {token} is no special token of the tokenizer")
     for token in added.keys() & range(len(vocabulary)):
-        vocabulary[token] = [f" special {token} ", vocabulary[token][1]]
+        vocabulary[token] = (f" special {token} ", vocabulary[token][1])
+    config["model"]["vocab"] = vocabulary
     config.update(truncation=None, padding=None, post_processor=None, added_tokens=[])
     return config

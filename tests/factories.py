@@ -191,7 +191,7 @@ def tokenizer_json(recipe: Recipe) -> str:
     tokenizer.normalizer = normalizers.Sequence(
         [
             normalizers.Replace(Regex("[\u0001-\u0008\u000e-\u001f\u007f]"), ""),
-            normalizers.Replace("\u200b", " "),
+            normalizers.Replace(Regex("[\u200b\t\n\r]"), " "),
             normalizers.NFKC(),
         ]
     )

@@ -1,4 +1,4 @@
-"""A model hub on the loopback interface: commits, digests, redirects and ranges as the real one has them, and faults."""
+"""A model hub on the loopback interface: commits, digests, redirects and ranges like the real one's, and faults."""
 
 import hashlib
 import re
@@ -51,10 +51,10 @@ def serving_hub() -> Iterator[FakeHub]:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    def do_HEAD(self):  # noqa: N802 - the name http.server calls
+    def do_HEAD(self):
         self._answer(body=False)
 
-    def do_GET(self):  # noqa: N802 - the name http.server calls
+    def do_GET(self):
         self._answer(body=True)
 
     def log_message(self, *_args):

@@ -36,7 +36,7 @@ def write_e5_file(path: Path, *, magic: bytes = b"E5S1", block: int = BLOCK) -> 
     shapes = _shapes(vocabulary)
     base = len(header) + len(_pieces()) + len(_normalizer()) + 4 + sum(2 + len(name) + 21 for name in shapes)
     for name, shape in shapes.items():
-        quantized = name.endswith(".w") and len(shape) == 2 or name == "emb.word"
+        quantized = (name.endswith(".w") and len(shape) == 2) or name == "emb.word"
         raw, tensors[name] = (_quantized if quantized else _plain)(generator, shape)
         directory += struct.pack("<H", len(name)) + name.encode()
         directory += struct.pack("<BIQQ", int(quantized), int(np.prod(shape)), base + len(blob), len(raw))
@@ -48,8 +48,8 @@ def write_e5_file(path: Path, *, magic: bytes = b"E5S1", block: int = BLOCK) -> 
 
 def write_hub_model(directory: Path, tiny: TinyFile, kind: str, **changes: Any) -> Path:
     """Write a random model in the form a hub has it: a BERT encoder or an XLM-R reranker."""
-    import torch
-    import transformers
+    import torch  # noqa: PLC0415 - only some tests need it
+    import transformers  # noqa: PLC0415
 
     transformers.utils.logging.disable_progress_bar()
     torch.manual_seed(11)
@@ -67,7 +67,9 @@ def write_hub_model(directory: Path, tiny: TinyFile, kind: str, **changes: Any) 
         model = transformers.BertModel(config)
     else:
         special = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "max_position_embeddings": 514}
-        config = transformers.XLMRobertaConfig(**{**measures, **special, "type_vocab_size": 1, "num_labels": 1, **changes})
+        config = transformers.XLMRobertaConfig(
+            **{**measures, **special, "type_vocab_size": 1, "num_labels": 1, **changes}
+        )
         model = transformers.XLMRobertaForSequenceClassification(config)
     model.save_pretrained(directory)
     reference.write_tokenizer(tiny.file, directory)

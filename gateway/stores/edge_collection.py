@@ -21,12 +21,20 @@ from typing import Any, Literal, Self
 import qdrant_edge as edge
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gateway.ids import sort_key
 from gateway.ports import Candidate, Collection, Document, DocumentId, Filter, Model, Vector
-from gateway.stores.edge_filter import quoted, to_engine_filter, useful_indexes
+from gateway.stores.conditions import include_paths
+from gateway.stores.edge_filter import to_engine_filter, useful_indexes
 from gateway.stores.point_ids import to_point_id
-from gateway.stores.records import payload_keys, stored_payload, to_candidate, to_document, unit_vector
-from serving.errors import InferenceFailed, InvalidRequest, Misconfigured, ServiceError
+from gateway.stores.records import (
+    payload_keys,
+    rank,
+    require_encoder,
+    stored_payload,
+    to_candidate,
+    to_document,
+    unit_vector,
+)
+from serving.errors import InferenceFailed, Misconfigured, ServiceError
 
 META_NAME = "collection.json"
 SHARD_NAME = "shard"
@@ -174,15 +182,7 @@ class EdgeCollection:
         Raises:
             Misconfigured: `ENCODER_MISMATCH`.
         """
-        made_with = self._meta.encoder
-        if encoder.digest != made_with.digest:
-            raise Misconfigured(
-                "ENCODER_MISMATCH",
-                f"collection {self.path.name} was made with {_label(made_with.id, made_with.digest)}, the encoder "
-                f"serves {_label(encoder.id, encoder.digest)}; serve that encoder or index into a new collection",
-                collection=made_with.digest,
-                encoder=encoder.digest,
-            )
+        require_encoder(self.path.name, Model(**self._meta.encoder.model_dump()), encoder)
 
     def search(
         self, vector: Vector, *, pool_size: int, wanted: Filter | None, payload_fields: Sequence[str]
@@ -204,7 +204,7 @@ class EdgeCollection:
             compute += time.perf_counter_ns() - started
             pool = [to_candidate(one.id, one.score, one.payload or {}, payload_fields) for one in points]
             if len(pool) < limit or pool[-1].score < pool[pool_size - 1].score:
-                return sorted(pool, key=_rank)[:pool_size], compute
+                return sorted(pool, key=rank)[:pool_size], compute
             limit *= 4
 
     def _point(self, index: int, document: Document, vector: Vector) -> edge.Point:
@@ -265,21 +265,8 @@ def _request(
 
 
 def _selector(payload_fields: Sequence[str]) -> Any:
-    keys = payload_keys(payload_fields)
-    if keys is None:
-        return True
-    try:
-        return edge.PayloadSelector.Include([quoted(key) for key in keys])
-    except InvalidRequest:
-        return True  # a key that the engine cannot be asked for is picked out of everything
-
-
-def _rank(candidate: Candidate) -> tuple[float, tuple[int, int, str]]:
-    return (-candidate.score, sort_key(candidate.id))
-
-
-def _label(model_id: str, digest: str) -> str:
-    return f"{model_id} ({digest[:19]})"
+    paths = include_paths(payload_keys(payload_fields))
+    return True if paths is None else edge.PayloadSelector.Include(list(paths))
 
 
 def _read_meta(path: Path) -> CollectionMeta:

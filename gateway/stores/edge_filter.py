@@ -1,6 +1,5 @@
 """Filters in the words of qdrant-edge."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -8,14 +7,11 @@ import numpy as np
 import qdrant_edge as edge
 
 from gateway.ports import AnyOf, Condition, Exists, Filter, HasId, Range
+from gateway.stores.conditions import INT64, one_bound_a_side, payload_path, value_type
 from gateway.stores.point_ids import to_point_id
-from serving.errors import InvalidRequest
 
 MAX_NUMBERS_INDEXED = 16
 """Whole numbers in an AnyOf, up to which the index of numbers is used."""
-
-_INT64 = range(-(2**63), 2**63)
-_UNQUOTABLE = re.compile(r'["\\]')
 
 
 def to_engine_filter(wanted: Filter) -> edge.Filter:
@@ -30,17 +26,6 @@ def to_engine_filter(wanted: Filter) -> edge.Filter:
         should=[_condition(one) for one in wanted.should],
         must_not=[_condition(one) for one in wanted.must_not],
     )
-
-
-def quoted(key: str) -> str:
-    """Return one payload key as the engine's path notation takes it literally.
-
-    Raises:
-        InvalidRequest: `FILTER_MALFORMED`, the notation has no way to write it.
-    """
-    if _UNQUOTABLE.search(key):
-        raise InvalidRequest("FILTER_MALFORMED", "a payload key with a quotation mark or backslash", field="filter")
-    return f'"{key}"'
 
 
 def useful_indexes(wanted: Filter) -> Mapping[str, edge.PayloadSchemaType]:
@@ -68,39 +53,29 @@ def _condition(wanted: Condition) -> Any:
     if isinstance(wanted, HasId):
         return edge.HasIdCondition({to_point_id(one) for one in wanted.ids})
     if isinstance(wanted, Exists):
-        return edge.Filter(must_not=[edge.IsEmptyCondition(_path(wanted.key))])
+        return edge.Filter(must_not=[edge.IsEmptyCondition(payload_path(wanted.key))])
     if isinstance(wanted, Range):
         return _range(wanted)
     return _any_of(wanted)
 
 
 def _range(wanted: Range) -> Any:
-    # One bound a side: of two, the engine's scan heeds both but its index only one (measured on 0.9.0).
-    low: dict[str, float | None] = {"gt": wanted.gt, "gte": wanted.gte}
-    if wanted.gt is not None and wanted.gte is not None:
-        low = {"gt": wanted.gt} if wanted.gt >= wanted.gte else {"gte": wanted.gte}
-    high: dict[str, float | None] = {"lt": wanted.lt, "lte": wanted.lte}
-    if wanted.lt is not None and wanted.lte is not None:
-        high = {"lt": wanted.lt} if wanted.lt <= wanted.lte else {"lte": wanted.lte}
-    return edge.FieldCondition(_path(wanted.key), range=edge.RangeFloat(**low, **high))
+    return edge.FieldCondition(payload_path(wanted.key), range=edge.RangeFloat(**one_bound_a_side(wanted)))
 
 
 def _any_of(wanted: AnyOf) -> Any:
-    path = _path(wanted.key)
+    path, kind = payload_path(wanted.key), value_type(wanted)
     values: Sequence[Any] = wanted.values
-    if values and all(isinstance(one, bool) for one in values):
+    if kind is bool:
         matches = [edge.MatchValue(_engine_bool(one)) for one in values]
         return edge.Filter(should=[edge.FieldCondition(path, match=match) for match in matches])
-    if all(isinstance(one, str) for one in values):
+    if kind is str:
         return edge.FieldCondition(path, match=edge.MatchAny(list(values)))
-    if all(isinstance(one, int) and not isinstance(one, bool) for one in values):
-        return _any_number(path, values)
-    raise InvalidRequest("FILTER_MALFORMED", "any_of takes all text, all whole numbers or truth values", field="filter")
+    return _any_number(path, values)
 
 
 def _any_number(path: str, values: Sequence[int]) -> Any:
-    # The engine compares signed 64-bit numbers; nothing it holds equals one beyond.
-    exact = edge.FieldCondition(path, match=edge.MatchAny([one for one in values if one in _INT64]))
+    exact = edge.FieldCondition(path, match=edge.MatchAny([one for one in values if one in INT64]))
     if len(values) > MAX_NUMBERS_INDEXED:
         return exact
     # The ranges say nothing more, but the index of numbers serves them and leaves little to compare.
@@ -113,9 +88,5 @@ def _engine_bool(value: bool) -> bool:  # noqa: FBT001 - the value itself
     return cast("bool", np.bool_(value))
 
 
-def _path(key: str) -> str:
-    return ".".join(quoted(part) for part in key.split("."))
-
-
 def _as_the_engine_lists_it(key: str) -> str:
-    return edge.IsEmptyCondition(_path(key)).key
+    return edge.IsEmptyCondition(payload_path(key)).key

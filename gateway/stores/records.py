@@ -6,11 +6,13 @@ lie beside it under keys of our own, which never leave this package.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gateway.ports import Candidate, Document, Payload, Vector
+from gateway.ids import sort_key
+from gateway.ports import Candidate, Document, Model, Payload, Vector
 from gateway.stores.point_ids import ID_KEY, to_document_id
 from serving.errors import InferenceFailed, InvalidRequest, Misconfigured
 
@@ -27,7 +29,18 @@ MAX_PAYLOAD_DEPTH = 64
 """Objects and lists within one another. From 127 on, qdrant-edge 0.9.0 accepts a point that it can never read again,
 and with it in the write-ahead log the whole collection no longer opens (measured)."""
 
-_INT_RANGE = range(-(2**63), 2**64)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadLimits:
+    """What a store can hold of a payload."""
+
+    depth: int = MAX_PAYLOAD_DEPTH
+    """Objects and lists within one another."""
+    integers: range = range(-(2**63), 2**64)
+    """Whole numbers that come back as they were."""
+
+
+DEFAULT_LIMITS = PayloadLimits()
 
 
 def unit_vector(vector: Vector, dimension: int) -> list[float]:
@@ -64,12 +77,13 @@ def unit_vector(vector: Vector, dimension: int) -> list[float]:
     return scaled
 
 
-def stored_payload(document: Document, *, field: str) -> dict[str, Any]:
+def stored_payload(document: Document, *, field: str, limits: PayloadLimits = DEFAULT_LIMITS) -> dict[str, Any]:
     """Return the payload a document is stored with.
 
     Args:
         document: The document.
         field: Names it in errors, for example `documents[3]`.
+        limits: What the store can hold.
 
     Raises:
         InvalidRequest: `PAYLOAD_KEY_RESERVED`, or `PAYLOAD_MALFORMED` where a value is no JSON or nested too deep.
@@ -79,7 +93,7 @@ def stored_payload(document: Document, *, field: str) -> dict[str, Any]:
         raise InvalidRequest(
             "PAYLOAD_KEY_RESERVED", f"keys that begin with {RESERVED_PREFIX} are reserved", field=where
         )
-    _check_json(document.payload, depth=0, field=where)
+    _check_json(document.payload, limits, depth=0, field=where)
     payload = {**document.payload, TEXT_KEY: document.text}
     if isinstance(document.id, str):
         payload[ID_KEY] = document.id
@@ -113,10 +127,35 @@ def to_candidate(point_id: Any, score: float, stored: Payload, payload_fields: S
     )
 
 
+def rank(candidate: Candidate) -> tuple[float, tuple[int, int, str]]:
+    """Return the sort key of a pool: highest score first, equal scores by id."""
+    return (-candidate.score, sort_key(candidate.id))
+
+
+def require_encoder(collection: str, made_with: Model, encoder: Model) -> None:
+    """Check that a query's vector comes from the encoder that made the documents' vectors.
+
+    Raises:
+        Misconfigured: `ENCODER_MISMATCH`.
+    """
+    if encoder.digest != made_with.digest:
+        raise Misconfigured(
+            "ENCODER_MISMATCH",
+            f"collection {collection} was made with {_label(made_with)}, the encoder serves {_label(encoder)}; "
+            "serve that encoder or index into a new collection",
+            collection=made_with.digest,
+            encoder=encoder.digest,
+        )
+
+
 def to_document(point_id: Any, stored: Payload) -> Document:
     """Turn a stored point back into the document it was."""
     text = _usable_text(stored) or ""
     return Document(id=to_document_id(point_id, stored), text=text, payload=_select(stored, (ALL_FIELDS,)))
+
+
+def _label(model: Model) -> str:
+    return f"{model.id} ({model.digest[:19]})"
 
 
 def _usable_text(stored: Payload) -> str | None:
@@ -133,23 +172,23 @@ def _select(stored: Payload, payload_fields: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _check_json(value: Any, *, depth: int, field: str) -> None:
-    if depth > MAX_PAYLOAD_DEPTH:
-        raise InvalidRequest("PAYLOAD_MALFORMED", f"nested deeper than {MAX_PAYLOAD_DEPTH}", field=field)
+def _check_json(value: Any, limits: PayloadLimits, *, depth: int, field: str) -> None:
+    if depth > limits.depth:
+        raise InvalidRequest("PAYLOAD_MALFORMED", f"nested deeper than {limits.depth}", field=field)
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
             raise InvalidRequest("PAYLOAD_MALFORMED", "a key is not text", field=field)
         value = list(value.values())
     if isinstance(value, list | tuple):
         for inner in value:
-            _check_json(inner, depth=depth + 1, field=field)
-    elif not _plain(value):
-        raise InvalidRequest("PAYLOAD_MALFORMED", f"a {type(value).__name__} that JSON cannot hold", field=field)
+            _check_json(inner, limits, depth=depth + 1, field=field)
+    elif not _plain(value, limits):
+        raise InvalidRequest("PAYLOAD_MALFORMED", f"a {type(value).__name__} that cannot be stored", field=field)
 
 
-def _plain(value: Any) -> bool:
+def _plain(value: Any, limits: PayloadLimits) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, int):
-        return value in _INT_RANGE
+        return value in limits.integers
     return value is None or isinstance(value, str)

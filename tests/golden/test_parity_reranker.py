@@ -18,9 +18,7 @@ def rows(served: dict[str, Model]) -> list[Tokens]:
     tokenizer = served["reranker"].tokenizer
     pairs = [(query, passage or "") for query, passage in golden.inputs("reranker")]
     crossed = [(query, passage) for query, _ in pairs[2:10:3] for _, passage in pairs[::4]]
-    return [
-        tokenizer.pair(*tokenizer.content_ids(pair), PairTruncation.LONGEST_FIRST) for pair in [*pairs, *crossed]
-    ]
+    return [tokenizer.pair(*tokenizer.content_ids(pair), PairTruncation.LONGEST_FIRST) for pair in [*pairs, *crossed]]
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ LIMIT, BATCH = 512, 500
 
 @pytest.fixture(scope="module")
 def frozen(demo_bundles: Path) -> FrozenTokenizer:
+    """The tokenizer as the servers load it."""
     bundle = Bundle(demo_bundles / "encoder")
     return FrozenTokenizer(bundle.tokenizer_path, bundle.manifest.special_tokens, LIMIT)
 
@@ -34,7 +35,7 @@ def standard(demo_bundles: Path) -> Any:
     """The same tokenizer.json as transformers uses it."""
     transformers = pytest.importorskip("transformers")
     path = str(demo_bundles / "encoder" / "tokenizer.json")
-    return transformers.PreTrainedTokenizerFast(tokenizer_file=path, pad_token="<pad>")
+    return transformers.PreTrainedTokenizerFast(tokenizer_file=path, pad_token=SPECIAL[2])
 
 
 def strings(value: Any) -> Iterator[str]:
@@ -61,6 +62,7 @@ def texts_of(path: Path) -> Iterator[str]:
 
 
 def all_texts(root: Path) -> list[str]:
+    """Return a directory's different texts, without those that spell a special token."""
     found = (text for path in sorted(root.rglob("*")) if path.is_file() for text in texts_of(path))
     return [text for text in dict.fromkeys(found) if not any(special in text for special in SPECIAL)]
 
@@ -71,12 +73,14 @@ def batched(rows: list[Any]) -> Iterator[list[Any]]:
 
 
 def compare_singles(frozen: FrozenTokenizer, standard: Any, texts: list[str]):
+    """Compare texts, each a row of its own."""
     for some in batched(texts):
         expected = standard(some, truncation=True, max_length=LIMIT)["input_ids"]
         assert [frozen.single(ids).ids for ids in frozen.content_ids(some)] == expected
 
 
 def compare_pairs(frozen: FrozenTokenizer, standard: Any, pairs: list[tuple[str, str]]):
+    """Compare pairs of query and passage."""
     for some in batched(pairs):
         queries, passages = ([pair[side] for pair in some] for side in (0, 1))
         expected = standard(queries, passages, truncation="longest_first", max_length=LIMIT)["input_ids"]

@@ -1,12 +1,14 @@
 """Whole servers for tests, on free ports of loopback: a gateway between fakes, and what a client sees of it."""
 
+import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
-from fakes import ENCODER_DIGEST, FakeEncoder, FakeReranker, serve
+from fakes import FakeEncoder, FakeReranker, serve
 from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
@@ -49,7 +51,7 @@ class Rig:
         self.documents = DocumentServiceStub(channel)
         self.collections = CollectionServiceStub(channel)
 
-    async def fill(self, *texts: str, **documents: Any) -> None:
+    async def fill(self, *texts: str) -> None:
         """Create the collection and store texts under 1, 2, ..."""
         await self.collections.CreateCollection(pb.CreateCollectionRequest(collection=COLLECTION))
         if texts:
@@ -65,10 +67,12 @@ class Rig:
         """Search."""
         return await self.search.Search(request(query, **fields), timeout=deadline_s)
 
-    def count(self, code: str, method: str = "Search") -> float:
-        """Return how many calls the metrics say ended with a code."""
-        labels = {"method": method, "code": code}
-        return self.metrics.registry.get_sample_value("gateway_calls_total", labels) or 0.0
+    async def counted(self, code: grpc.StatusCode, method: str = "Search") -> None:
+        """Wait until the metrics say that a call ended with a code, which they do once its answer is on its way."""
+        labels = {"method": method, "code": code.name}
+        async with asyncio.timeout(20):
+            while not self.metrics.registry.get_sample_value("gateway_calls_total", labels):
+                await health(self.channel)
 
 
 @asynccontextmanager
@@ -109,6 +113,14 @@ async def open_rig(store: VectorStore | None = None, **settings: Any) -> AsyncIt
 def client(port: int) -> grpc.aio.Channel:
     """Open a channel as any caller has it: every option as gRPC's default is."""
     return grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)])
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def request(query: str = "alpha", **fields: Any) -> pb.SearchRequest:
@@ -168,6 +180,3 @@ def _failed(error: grpc.aio.AioRpcError) -> Failed:
         retry_after_s=seconds or None,
         trailers={key: value for key, value in error.trailing_metadata() or () if isinstance(value, str)},
     )
-
-
-__all__ = ["COLLECTION", "ENCODER_DIGEST", "Failed", "Rig"]

@@ -1,14 +1,13 @@
 """How the gateway reaches its backends: balance, retries, late starts, deadlines, proxies, cancelled callers."""
 
 import asyncio
-import socket
 from contextlib import AsyncExitStack
 from typing import Any
 
 import grpc
 import pytest
 from fakes import FakeEncoder, FakeReranker, Gate, Hang, serve, status
-from rigs import document, failure, numbers, open_rig, request
+from rigs import document, failure, free_port, numbers, open_rig, request
 
 from gateway import encoder_client
 from gateway.channels import open_channel
@@ -86,13 +85,14 @@ async def test_the_retry_stays_within_the_deadline() -> None:
         await asyncio.wait_for(hang.cancelled.wait(), 20)
 
 
-async def test_a_refused_search_is_retried_end_to_end() -> None:
-    """One UNAVAILABLE of each backend leaves the caller with an ordinary answer (59)."""
+@pytest.mark.parametrize("code", [CODE.UNAVAILABLE, CODE.CANCELLED])
+async def test_a_refused_search_is_retried_end_to_end(code: grpc.StatusCode) -> None:
+    """One UNAVAILABLE of each backend, or the CANCELLED of one that is closing, is not noticed (59)."""
     async with open_rig() as rig:
         await rig.fill("alpha")
         rig.encoder.requests.clear()
-        rig.encoder.script.append(status(CODE.UNAVAILABLE))
-        rig.reranker.script.append(status(CODE.UNAVAILABLE))
+        rig.encoder.script.append(status(code))
+        rig.reranker.script.append(status(code))
         assert numbers((await rig.ask()).hits) == [1]
         assert (len(rig.encoder.requests), len(rig.reranker.requests)) == (2, 2)
 
@@ -258,14 +258,6 @@ async def test_upserting_does_not_wait_longer_than_there_is_time() -> None:
         rig.encoder.always = status(CODE.RESOURCE_EXHAUSTED, "QUEUE_FULL", retry_after_s=60)
         answer = await rig.upsert([document(1, "alpha")])
         assert (answer.failure.code, answer.failure.reason) == (4, "DEADLINE_SPENT")
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 async def _both_seen(rig: Any, fakes: list[FakeEncoder]) -> None:

@@ -28,7 +28,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
     if request.param == "memory":
         yield MemoryStore()
         return
-    async with await EdgeStore.open(tmp_path / "store") as edge:
+    async with await EdgeStore.open(tmp_path / "store", in_process=True) as edge:
         yield edge
 
 

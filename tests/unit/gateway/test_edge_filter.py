@@ -1,4 +1,4 @@
-"""Filters, translated for qdrant-edge and run by it, against the same filters in plain Python."""
+"""Filters in the words of qdrant-edge and of Qdrant, run by the engine, against the same filters in plain Python."""
 
 from typing import Any
 from uuid import UUID
@@ -7,11 +7,15 @@ import pytest
 import qdrant_edge as edge
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from qdrant_client import grpc as pb
+from qdrant_engine import engine_filter
 from store_fake import matches
 
 from gateway.ports import AnyOf, Condition, Exists, Filter, HasId, Range
-from gateway.stores.edge_filter import MAX_NUMBERS_INDEXED, quoted, to_engine_filter, useful_indexes
+from gateway.stores.conditions import quoted
+from gateway.stores.edge_filter import MAX_NUMBERS_INDEXED, to_engine_filter, useful_indexes
 from gateway.stores.point_ids import to_point_id
+from gateway.stores.qdrant_filter import to_qdrant_filter
 from serving.errors import InvalidRequest
 
 IDS = [1, 2**63 + 1, UUID(int=5), "a", "b c", 6, 7, 8]
@@ -57,8 +61,16 @@ def shard(request, tmp_path_factory):
     opened.close()
 
 
-def _found(shard: Any, condition: Condition) -> set[Any]:
-    wanted = to_engine_filter(Filter(must=[condition]))
+def through_the_wire(wanted: Filter) -> Any:
+    """Translate for Qdrant, send, and read as its server does."""
+    return engine_filter(pb.Filter.FromString(to_qdrant_filter(wanted).SerializeToString()))
+
+
+TRANSLATIONS = [to_engine_filter, through_the_wire]
+
+
+def _found(shard: Any, condition: Condition, translate: Any = to_engine_filter) -> set[Any]:
+    wanted = translate(Filter(must=[condition]))
     return {one.id for one in shard.query(edge.QueryRequest(limit=100, filter=wanted))}
 
 
@@ -74,29 +86,33 @@ def test_the_engine_and_plain_python_agree(shard, stored, wanted):
     shard.update(edge.UpdateOperation.upsert_points(points))
     for condition in wanted:
         expected = {to_point_id(one) for one, payload in documents.items() if matches(condition, one, payload)}
-        assert _found(shard, condition) == expected, condition
+        for translate in TRANSLATIONS:
+            assert _found(shard, condition, translate) == expected, (condition, translate)
 
 
+@pytest.mark.parametrize("translate", TRANSLATIONS)
 @pytest.mark.parametrize("key", ['a"', "a\\b", 'a.b".c'])
-def test_keys_that_the_engine_cannot_write_are_refused(key):
+def test_keys_that_the_engine_cannot_write_are_refused(key, translate):
     """A quotation mark or backslash in a key is the caller's error, not the engine's."""
     for condition in (Exists(key=key), AnyOf(key=key, values=["x"]), Range(key=key, gt=0)):
         with pytest.raises(InvalidRequest) as raised:
-            to_engine_filter(Filter(must=[condition]))
+            translate(Filter(must=[condition]))
         assert (raised.value.reason, raised.value.field) == ("FILTER_MALFORMED", "filter")
 
 
+@pytest.mark.parametrize("translate", TRANSLATIONS)
 @pytest.mark.parametrize("values", [["a", 1], [True, 1], [1, True], [1.5], [None]])
-def test_any_of_takes_one_type(values):
+def test_any_of_takes_one_type(values, translate):
     """Mixed or other types are refused rather than compared by accident."""
     with pytest.raises(InvalidRequest):
-        to_engine_filter(Filter(must=[AnyOf(key="a", values=values)]))
+        translate(Filter(must=[AnyOf(key="a", values=values)]))
 
 
-def test_an_id_out_of_range_is_refused():
+@pytest.mark.parametrize("translate", TRANSLATIONS)
+def test_an_id_out_of_range_is_refused(translate):
     """A HasId with an impossible number is the caller's error."""
     with pytest.raises(InvalidRequest) as raised:
-        to_engine_filter(Filter(must=[HasId(ids=[2**64])]))
+        translate(Filter(must=[HasId(ids=[2**64])]))
     assert raised.value.reason == "DOCUMENT_ID_RANGE"
 
 

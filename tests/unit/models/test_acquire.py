@@ -19,12 +19,14 @@ FILES = {SMALL: b'{"model_type": "bert"}', LARGE: bytes(range(256)) * 4000}
 
 @pytest.fixture
 def hub() -> Iterator[FakeHub]:
+    """A hub with one small and one large file."""
     with serving_hub() as hub:
         hub.files.update(FILES)
         yield hub
 
 
 def model(*, revision: str | None = None, pinned: dict[str, bytes] | None = None) -> CatalogModel:
+    """A catalog's entry for the hub's files, pinned to the given contents."""
     files = []
     for name in FILES:
         data = (pinned or {}).get(name)
@@ -34,10 +36,12 @@ def model(*, revision: str | None = None, pinned: dict[str, bytes] | None = None
 
 
 def fetch(hub: FakeHub, out: Path, wanted: CatalogModel) -> Acquired:
+    """Acquire from the hub, quietly."""
     return acquire(wanted, out, endpoint=hub.endpoint, on_bytes=lambda _name, _done, _total: None)
 
 
 def visible(out: Path) -> dict[str, bytes]:
+    """Return what is there under names that are no temporary ones."""
     return {path.name: path.read_bytes() for path in out.iterdir() if not path.name.startswith(".")}
 
 

@@ -16,6 +16,7 @@ ENTRIES = {name: FileEntry(size=10 + i, sha256=f"{i}" * 64) for i, name in enume
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
+    """A copy of the catalog that a test may change."""
     return Path(shutil.copy(catalog.CATALOG, tmp_path / "catalog.toml"))
 
 

@@ -15,6 +15,7 @@ MAPPINGS = st.dictionaries(LETTERS, st.text(LETTERS, max_size=4), min_size=1, ma
 
 
 def normalizer(mapping: dict[str, str]) -> Normalizer:
+    """Return the mapping as the tokenizers library reads it."""
     return Precompiled(precompile(mapping))
 
 

@@ -50,7 +50,7 @@ def test_golden_covers_all_lengths(demo_bundles: Path):
 
 
 def test_made_once_and_again_after_damage(prepare: Callable[[], list[str]], tmp_path: Path):
-    """A second call leaves complete bundles alone; a missing manifest or a cut file makes that bundle anew, the same."""
+    """A second call leaves complete bundles alone; a missing manifest or a cut file makes one anew."""
     assert prepare() == ["making", "making"]
     digests = [Bundle(tmp_path / "demo" / kind).digest for kind in demo.KINDS]
     assert prepare() == ["up", "up"]

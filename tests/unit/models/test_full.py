@@ -29,12 +29,15 @@ def hub(tiny: TinyFile, tmp_path: Path) -> Iterator[FakeHub]:
 
 @pytest.fixture
 def options(hub: FakeHub, tmp_path: Path) -> FullOptions:
+    """Options with a catalog and a directory of the test's own."""
     copy = Path(shutil.copy(catalog.CATALOG, tmp_path / "catalog.toml"))
     return FullOptions(downloads=tmp_path / "downloads", endpoint=hub.endpoint, catalog=copy)
 
 
 @pytest.fixture
 def prepare(options: FullOptions, tmp_path: Path) -> Callable[[], list[str]]:
+    """Prepares both bundles and returns the progress lines."""
+
     def call() -> list[str]:
         lines: list[str] = []
         full.prepare(tmp_path / "bundles", options, lines.append)

@@ -12,6 +12,7 @@ GENERATOR_SEED = 3
 
 
 def adapter() -> weights.Adapter:
+    """A random adapter that changes two linear layers of each encoder layer."""
     generator = np.random.default_rng(GENERATOR_SEED)
 
     def random(*shape: int):
@@ -29,15 +30,18 @@ def adapter() -> weights.Adapter:
 
 @pytest.fixture(scope="module")
 def models(tiny: TinyFile) -> dict[str, onnx.ModelProto]:
+    """Both graphs, by kind."""
     return {"encoder": graph.encoder(tiny.file), "reranker": graph.reranker(tiny.file, adapter())}
 
 
 def run(model: onnx.ModelProto, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Compute a graph's output."""
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     return session.run(None, {"input_ids": ids, "attention_mask": mask})[0]
 
 
 def batch(lengths: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Return random ids and a mask for rows of these lengths."""
     mask = (np.arange(max(lengths)) < np.array(lengths)[:, None]).astype(np.int64)
     ids = np.random.default_rng(GENERATOR_SEED).integers(4, 45, mask.shape)
     return np.where(mask, ids, 1), mask
@@ -86,10 +90,7 @@ def test_the_adapter_changes_the_body(tiny: TinyFile):
 def test_attention_is_fused(models: dict[str, onnx.ModelProto]):
     """Every layer's attention is one operator, and the manifest's words say which."""
     assert graph.attention_of(models["encoder"]) == "com.microsoft.Attention x 2"
-    assert (
-        graph.attention_of(models["reranker"])
-        == "com.microsoft.Attention x 1, com.microsoft.MultiHeadAttention x 1"
-    )
+    assert graph.attention_of(models["reranker"]) == "com.microsoft.Attention x 1, com.microsoft.MultiHeadAttention x 1"
 
 
 def test_embeddings_stay_in_four_bits(models: dict[str, onnx.ModelProto], tiny: TinyFile):

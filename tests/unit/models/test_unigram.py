@@ -17,11 +17,13 @@ FILE_SHA256 = "45b5280f8e9c26b7c7dc819328dbd66950c01185e2ed6a761e679c126f0334d6"
 
 @pytest.fixture(scope="module")
 def tokenizer(tiny: TinyFile) -> Tokenizer:
+    """The tiny vocabulary's tokenizer."""
     return Tokenizer.from_str(json.dumps(tokenizer_json(tiny.file.pieces)))
 
 
 @pytest.fixture(scope="module")
 def real() -> e5file.E5File:
+    """The package's 4-bit file."""
     return e5file.E5File(e5file.locate())
 
 

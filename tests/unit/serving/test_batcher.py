@@ -242,14 +242,22 @@ async def test_the_measured_speed_sets_the_time_to_retry():
         await inside
 
 
-async def test_the_loop_stays_free_while_the_device_is_busy():
-    """Computing happens on another thread: the event loop still answers probes meanwhile (field failure 6)."""
-    device = Device()
-    async with Batcher(device, limits()) as batcher, held(device, batcher) as first:
-        for _ in range(50):
-            await asyncio.sleep(0)
-        assert not first.done()
-        assert threading.current_thread() is threading.main_thread()
+async def test_computing_happens_on_one_thread_that_is_not_the_loops():
+    """Batches run on a single inference thread, so probes are answered while it is busy (field failures 6 and 58)."""
+    threads: set[str] = set()
+
+    def answer(rows: Sequence[Item]) -> Sequence[Any]:
+        threads.add(threading.current_thread().name)
+        return names(rows)
+
+    device = Device(answer)
+    async with Batcher(device, limits(rows=1)) as batcher:
+        async with held(device, batcher) as first:
+            probe = asyncio.create_task(asyncio.sleep(0, "alive"))
+            assert await probe == "alive"
+            assert not first.done()
+        await asyncio.gather(*(submit(batcher, items(n)) for n in range(5)))
+    assert threads == {"inference_0"}
 
 
 async def test_waiting_for_room_is_let_in_when_there_is_some():

@@ -1,0 +1,38 @@
+"""Asking a Qdrant server who it is, over the port that is used for everything else."""
+
+import logging
+import re
+
+import grpc
+from qdrant_client import grpc as pb
+
+from gateway.stores.qdrant_status import answered
+from gateway.stores.qdrant_target import REST_PORT, QdrantTarget
+from serving.errors import DeadlineSpent, Misconfigured, Overloaded, Unavailable
+
+LEAST_VERSION = (1, 16)
+"""The first with metadata of collections."""
+
+log = logging.getLogger(__name__)
+
+
+async def probe(channel: grpc.aio.Channel, target: QdrantTarget, patience_s: float) -> None:
+    """Log what answers at the address, or that nothing does.
+
+    Raises:
+        Misconfigured: `STORE_MISCONFIGURED`, it is no gRPC port of Qdrant; `STORE_TOO_OLD`; `STORE_ACCESS_DENIED`.
+    """
+    stub = pb.QdrantStub(channel)  # type: ignore[no-untyped-call]  # generated
+    try:
+        call = stub.HealthCheck(pb.HealthCheckRequest(), timeout=patience_s, metadata=target.metadata)
+        answer = await answered(call, stage="open")
+    except (Unavailable, DeadlineSpent, Overloaded):
+        hint = f"; {REST_PORT} is its REST port, gRPC is 6334" if target.port == REST_PORT else ""
+        log.warning("no Qdrant answers at %s yet%s; calls look for it again", target.address, hint)
+        return
+    if "qdrant" not in answer.title.lower():
+        raise Misconfigured("STORE_MISCONFIGURED", f"what answers at {target.address} is no Qdrant")
+    log.info("Qdrant %s at %s", answer.version, target.address)
+    version = re.match(r"(\d+)\.(\d+)", answer.version)
+    if version is not None and (int(version[1]), int(version[2])) < LEAST_VERSION:
+        raise Misconfigured("STORE_TOO_OLD", f"Qdrant at {target.address} is {answer.version}; 1.16 or newer is needed")

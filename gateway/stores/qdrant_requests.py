@@ -1,0 +1,84 @@
+"""Writes and queries in the words of Qdrant's gRPC interface."""
+
+from collections.abc import Sequence
+
+from qdrant_client import grpc as pb
+
+from gateway.ports import Document, Vector
+from gateway.stores.point_ids import PointId, to_point_id
+from gateway.stores.qdrant_collections import QdrantIndex
+from gateway.stores.qdrant_values import LIMITS, selector, to_pb_id, to_pb_payload
+from gateway.stores.records import stored_payload, unit_vector
+from serving.errors import InferenceFailed, InvalidRequest
+
+MAX_REQUEST_BYTES = 32 * 1024 * 1024
+"""Qdrant's own default limit of a request."""
+
+
+def points_of(documents: Sequence[Document], vectors: Sequence[Vector], dimension: int) -> Sequence[pb.PointStruct]:
+    """Check a whole batch and make its points; of two with one id the later stays.
+
+    Args:
+        documents: The documents.
+        vectors: float32 [dimension] each.
+        dimension: What the collection holds.
+
+    Raises:
+        InvalidRequest: An id or a payload is wrong.
+        Misconfigured: `VECTOR_SIZE_MISMATCH`.
+        InferenceFailed: A vector is not finite or has no length, or a text is no Unicode.
+    """
+    points: dict[PointId, pb.PointStruct] = {}
+    for index, (document, vector) in enumerate(zip(documents, vectors, strict=True)):
+        field = f"documents[{index}]"
+        point_id = to_point_id(document.id, field=f"{field}.id")
+        payload = stored_payload(document, field=field, limits=LIMITS)
+        dense = pb.DenseVector(data=unit_vector(vector, dimension))
+        try:
+            points[point_id] = pb.PointStruct(
+                id=to_pb_id(point_id),
+                payload=to_pb_payload(payload),
+                vectors=pb.Vectors(vector=pb.Vector(dense=dense)),
+            )
+        except (TypeError, ValueError) as error:
+            raise InferenceFailed(
+                "STORE_FAILED", "a document cannot be written down; details are in the log"
+            ) from error
+    return list(points.values())
+
+
+def written(name: str, points: Sequence[pb.PointStruct], timeout_s: int) -> pb.UpsertPoints:
+    """Return the request that stores points and answers when they are found.
+
+    Writes of one collection go through one replica, so that all replicas see them in one order.
+
+    Raises:
+        InvalidRequest: `BATCH_TOO_LARGE`.
+    """
+    request = pb.UpsertPoints(
+        collection_name=name,
+        wait=True,
+        points=points,
+        ordering=pb.WriteOrdering(type=pb.WriteOrderingType.Medium),
+        timeout=timeout_s,
+    )
+    size = request.ByteSize()
+    if size > MAX_REQUEST_BYTES:
+        raise InvalidRequest(
+            "BATCH_TOO_LARGE", f"{size} bytes with their vectors, the limit is {MAX_REQUEST_BYTES}", field="documents"
+        )
+    return request
+
+
+def queried(
+    name: str, numbers: Sequence[float], chosen: pb.Filter | None, payload_fields: Sequence[str], index: QdrantIndex
+) -> pb.QueryPoints:
+    """Return the request that finds the nearest points; how many, and in what time, is still to be said."""
+    return pb.QueryPoints(
+        collection_name=name,
+        query=pb.Query(nearest=pb.VectorInput(dense=pb.DenseVector(data=numbers))),
+        filter=chosen,
+        params=pb.SearchParams(exact=index.exact),
+        with_payload=selector(payload_fields),
+        with_vectors=pb.WithVectorsSelector(enable=False),
+    )

@@ -1,0 +1,356 @@
+"""A Qdrant server that fails in every way: one error of ours per fault, and the next call is fine."""
+
+import asyncio
+
+import grpc
+import pytest
+from contract.vector_store_suite import DIMENSION, ENCODER, NAME, NORTH, put, search, soon
+from fakes import Hang
+from qdrant_client import grpc as pb
+from qdrant_engine import to_payload
+from qdrant_stand_in import CODE, Late, altered, fails, stand_in
+
+from gateway.ports import Document
+from gateway.stores.qdrant import QdrantStore
+from gateway.stores.qdrant_target import GRPC_PORT, QdrantTarget
+from gateway.stores.records import TEXT_KEY
+from serving.deadline import Deadline
+from serving.errors import (
+    AlreadyExists,
+    DeadlineSpent,
+    InferenceFailed,
+    Misconfigured,
+    NotFound,
+    Overloaded,
+    Unavailable,
+)
+
+STATUSES = [
+    (CODE.UNAVAILABLE, 2, Unavailable, "STORE_UNAVAILABLE"),
+    (CODE.CANCELLED, 2, Unavailable, "STORE_UNAVAILABLE"),
+    (CODE.DEADLINE_EXCEEDED, 1, DeadlineSpent, "DEADLINE_SPENT"),
+    (CODE.NOT_FOUND, 1, NotFound, "COLLECTION_NOT_FOUND"),
+    (CODE.ALREADY_EXISTS, 1, AlreadyExists, "COLLECTION_EXISTS"),
+    (CODE.RESOURCE_EXHAUSTED, 1, Overloaded, "STORE_OVERLOADED"),
+    (CODE.INVALID_ARGUMENT, 1, InferenceFailed, "STORE_REFUSED"),
+    (CODE.UNAUTHENTICATED, 1, Misconfigured, "STORE_ACCESS_DENIED"),
+    (CODE.PERMISSION_DENIED, 1, Misconfigured, "STORE_ACCESS_DENIED"),
+    (CODE.FAILED_PRECONDITION, 1, Misconfigured, "STORE_LOCKED"),
+    (CODE.UNIMPLEMENTED, 1, Misconfigured, "STORE_MISCONFIGURED"),
+    (CODE.INTERNAL, 1, InferenceFailed, "STORE_FAILED"),
+    (CODE.UNKNOWN, 1, InferenceFailed, "STORE_FAILED"),
+    (CODE.ABORTED, 1, InferenceFailed, "STORE_FAILED"),
+    (CODE.OUT_OF_RANGE, 1, InferenceFailed, "STORE_FAILED"),
+    (CODE.DATA_LOSS, 1, InferenceFailed, "STORE_FAILED"),
+]
+REPEATED = {
+    "search": lambda store, deadline: search(store, NORTH, deadline=deadline),
+    "describe": lambda store, deadline: store.describe(NAME, deadline=deadline),
+    "list": lambda store, deadline: store.list(deadline=deadline),
+    "upsert": lambda store, deadline: store.upsert(NAME, [Document(id=1, text="one")], [NORTH], deadline=deadline),
+    "delete": lambda store, deadline: store.delete(NAME, [99], deadline=deadline),
+    "get": lambda store, deadline: store.get(NAME, [1], deadline=deadline),
+}
+ONCE_ONLY = {
+    "create": lambda store, deadline: store.create("b", dimension=2, encoder=ENCODER, deadline=deadline),
+    "drop": lambda store, deadline: store._drop(NAME, deadline, "drop"),
+}
+
+
+@pytest.fixture
+async def server():
+    """A server of its own."""
+    async with stand_in() as running:
+        yield running
+
+
+@pytest.fixture
+async def store(server):
+    """A store with a collection of two documents, remembered."""
+    async with await QdrantStore.open(QdrantTarget(host="127.0.0.1", port=server.port)) as opened:
+        await opened.create(NAME, dimension=DIMENSION, encoder=ENCODER, deadline=soon())
+        await put(opened, Document(id=1, text="one"), Document(id=2, text="two"))
+        yield opened
+
+
+async def fine(store) -> None:
+    """Search as if nothing had been."""
+    assert [(one.id, one.text) for one in await search(store, NORTH)] == [(1, "one"), (2, "two")]
+
+
+@pytest.mark.parametrize(("code", "times", "error", "reason"), STATUSES, ids=[one[0].name for one in STATUSES])
+async def test_every_status_is_one_error(store, server, code, times, error, reason):
+    """Class, reason and stage say what a status means, without the server's words (field failure 32)."""
+    server.faults.extend([fails(code)] * times)
+    with pytest.raises(error) as raised:
+        await search(store, NORTH)
+    assert (raised.value.reason, raised.value.metadata.get("stage")) == (reason, "search")
+    assert "own words" not in raised.value.message
+    assert "own words" in str(raised.value.__cause__)
+    await fine(store)
+
+
+@pytest.mark.parametrize("name", REPEATED)
+async def test_what_can_be_repeated_is_asked_twice(store, server, name):
+    """One refusal is not seen; two are Unavailable, with the call as the stage, and no third is asked."""
+    server.faults.append(fails(CODE.UNAVAILABLE))
+    await REPEATED[name](store, soon())
+    server.calls.clear()
+    server.faults.extend([fails(CODE.UNAVAILABLE)] * 2)
+    with pytest.raises(Unavailable) as raised:
+        await REPEATED[name](store, soon())
+    assert (raised.value.metadata["stage"], len(server.calls)) == (name, 2)
+    await fine(store)
+
+
+@pytest.mark.parametrize("name", ONCE_ONLY)
+async def test_what_cannot_be_repeated_is_asked_once(store, server, name):
+    """Creating and dropping, whose second answer would contradict the first, are not asked again."""
+    server.calls.clear()
+    server.faults.append(fails(CODE.UNAVAILABLE))
+    with pytest.raises(Unavailable):
+        await ONCE_ONLY[name](store, soon())
+    assert len(server.calls) == 1
+    await fine(store)
+
+
+@pytest.mark.parametrize("name", [*REPEATED, *ONCE_ONLY])
+async def test_a_server_that_hangs_costs_no_more_than_the_deadline(store, server, name):
+    """Every call ends with its own deadline, the server is told, and the next call is fine (field failure 13)."""
+    hang = Hang()
+    server.faults.append(hang)
+    with pytest.raises(DeadlineSpent) as raised:
+        await (REPEATED | ONCE_ONLY)[name](store, Deadline.after(0.3))
+    assert raised.value.metadata["stage"] == name
+    await hang.cancelled.wait()
+    await fine(store)
+
+
+async def test_a_late_answer_holds_up_nobody(store, server):
+    """While one search waits another is answered, and the first is when the server gets round to it."""
+    late = Late()
+    server.faults.append(late)
+    waiting = asyncio.create_task(search(store, NORTH))
+    await late.begun.wait()
+    await fine(store)
+    late.released.set()
+    assert [one.id for one in await waiting] == [1, 2]
+
+
+async def test_a_caller_who_leaves_ends_the_call(store, server):
+    """Cancelling a search cancels it on the server too."""
+    hang = Hang()
+    server.faults.append(hang)
+    waiting = asyncio.create_task(search(store, NORTH))
+    await hang.begun.wait()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await hang.cancelled.wait()
+    await fine(store)
+
+
+async def test_a_server_that_comes_back_is_found(store, server):
+    """While nothing listens every call is Unavailable; afterwards they work without anybody's help."""
+    await server.line.refuse()
+    for call in (search(store, NORTH), store.list(deadline=soon())):
+        with pytest.raises(Unavailable):
+            await call
+    await server.line.listen()
+    await store._channel.channel_ready()
+    await fine(store)
+
+
+async def test_a_server_may_start_after_the_gateway(server):
+    """Opening does not need the server; once it is there it is used."""
+    await server.line.refuse()
+    async with await QdrantStore.open(QdrantTarget(host="127.0.0.1", port=server.port)) as opened:
+        with pytest.raises(Unavailable):
+            await opened.list(deadline=soon())
+        await server.line.listen()
+        await opened._channel.channel_ready()
+        assert await opened.list(deadline=soon()) == []
+
+
+async def test_a_connection_lost_under_a_call_is_made_again(store, server):
+    """A line that is cut once is not seen; one that is cut twice is Unavailable, and the next call is fine."""
+    server.faults.append(server.drop_connection())
+    await fine(store)
+    server.faults.extend([server.drop_connection()] * 2)
+    with pytest.raises(Unavailable) as raised:
+        await search(store, NORTH)
+    assert raised.value.reason == "STORE_UNAVAILABLE"
+    assert not server.faults
+    await store._channel.channel_ready()
+    await fine(store)
+
+
+@pytest.mark.parametrize(
+    ("trailers", "seconds"), [([("retry-after", "7")], 7), ([], 0.5), ([("retry-after", "x")], 0.5)]
+)
+async def test_a_server_at_its_limit_says_when_to_come_back(store, server, trailers, seconds):
+    """The server's own delay is passed on, and a sensible one stands in where it has none."""
+    server.faults.append(fails(CODE.RESOURCE_EXHAUSTED, *trailers))
+    with pytest.raises(Overloaded) as raised:
+        await search(store, NORTH)
+    assert raised.value.retry_after_s == seconds
+    await fine(store)
+
+
+async def test_an_answer_over_grpcs_limit_is_no_overload(store, server):
+    """The same code from the channel, for a message too large, is nothing to try again."""
+    server.faults.append(fails(CODE.RESOURCE_EXHAUSTED, message="CLIENT: Received message larger than max (9 vs. 1)"))
+    with pytest.raises(InferenceFailed) as raised:
+        await search(store, NORTH)
+    assert raised.value.reason == "STORE_ANSWER_TOO_LARGE"
+
+
+async def test_a_write_that_the_server_did_not_finish_is_not_acknowledged(store, server):
+    """A server that gave up waiting, or only took note, has stored nothing as far as the caller knows."""
+    server.update_status = pb.UpdateStatus.WaitTimeout
+    with pytest.raises(DeadlineSpent):
+        await put(store, Document(id=1, text="one"))
+    server.update_status = pb.UpdateStatus.ClockRejected
+    with pytest.raises(InferenceFailed):
+        await store.delete(NAME, [99], deadline=soon())
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+async def test_a_score_that_is_no_number_never_leaves(store, server, number):
+    """A score of NaN or infinity fails its search only."""
+
+    def change(answer) -> None:
+        answer.result[0].score = number
+
+    server.faults.append(altered(change))
+    with pytest.raises(InferenceFailed) as raised:
+        await search(store, NORTH)
+    assert raised.value.reason == "SCORE_NOT_FINITE"
+    await fine(store)
+
+
+@pytest.mark.parametrize("stored", [{}, {TEXT_KEY: None}, {TEXT_KEY: ""}, {TEXT_KEY: ["a"]}, {TEXT_KEY: 1}, {"b": 1}])
+async def test_hits_without_text_are_candidates_without_text(store, server, stored):
+    """A point that another program wrote without a text is found, and has none (field failure 33)."""
+
+    def change(answer) -> None:
+        (first,) = [one for one in answer.result if one.id.num == 1]
+        first.payload.clear()
+        for key, value in to_payload(stored).items():
+            first.payload[key].CopyFrom(value)
+
+    server.faults.append(altered(change))
+    assert [(one.id, one.text) for one in await search(store, NORTH)] == [(1, None), (2, "two")]
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0])
+async def test_a_servers_odd_clock_is_no_failure(store, server, seconds):
+    """A time that makes no sense counts as none."""
+
+    def change(answer) -> None:
+        answer.time = seconds
+
+    server.faults.append(altered(change))
+    await fine(store)
+
+
+async def test_a_point_without_an_id_is_the_servers_fault(store, server):
+    """An answer that cannot be read is InferenceFailed."""
+    server.faults.append(altered(lambda answer: answer.result[0].ClearField("id")))
+    with pytest.raises(InferenceFailed):
+        await search(store, NORTH)
+
+
+async def test_a_server_without_collection_metadata_is_refused(store, server):
+    """An old server would forget the encoder; nothing is left behind of the attempt."""
+    server.keeps_metadata = False
+    with pytest.raises(Misconfigured) as raised:
+        await store.create("b", dimension=2, encoder=ENCODER, deadline=soon())
+    assert raised.value.reason == "STORE_TOO_OLD"
+    assert server.shelves.keys() == {NAME}
+
+
+@pytest.mark.parametrize(
+    ("title", "version", "reason"),
+    [
+        ("qdrant - vector search engine", "1.15.9", "STORE_TOO_OLD"),
+        ("some other engine", "1.16.0", "STORE_MISCONFIGURED"),
+    ],
+)
+async def test_the_start_names_a_wrong_server(server, title, version, reason):
+    """Another program or an old version stops the start (field failure 66)."""
+    server.title, server.version = title, version
+    with pytest.raises(Misconfigured) as raised:
+        await QdrantStore.open(QdrantTarget(host="127.0.0.1", port=server.port))
+    assert raised.value.reason == reason
+
+
+@pytest.mark.parametrize("version", ["1.16.0", "1.21.0-dev", "2.0.0", "unknown"])
+async def test_the_start_accepts_newer_servers_and_logs_them(server, version, caplog):
+    """New enough versions, and those that cannot be read, are used and logged."""
+    server.version = version
+    with caplog.at_level("INFO"):
+        async with await QdrantStore.open(QdrantTarget(host="127.0.0.1", port=server.port)):
+            pass
+    assert f"Qdrant {version} at 127.0.0.1" in caplog.text
+
+
+async def test_the_rest_port_given_by_mistake_is_named():
+    """A server that speaks HTTP/1 stops the start and the message says which port it should be (field failure 66)."""
+
+    async def rest(reader, writer) -> None:
+        await reader.read(1_000)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(rest, "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        with pytest.raises(Misconfigured) as raised:
+            await QdrantStore.open(QdrantTarget(host="127.0.0.1", port=port))
+    assert raised.value.reason == "STORE_MISCONFIGURED"
+    assert "6333 is its REST port" in raised.value.message
+
+
+async def test_another_grpc_server_is_named():
+    """A gRPC server that is no Qdrant stops the start."""
+    another = grpc.aio.server()
+    port = another.add_insecure_port("127.0.0.1:0")
+    await another.start()
+    with pytest.raises(Misconfigured) as raised:
+        await QdrantStore.open(QdrantTarget(host="127.0.0.1", port=port))
+    await another.stop(0)
+    assert raised.value.reason == "STORE_MISCONFIGURED"
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port", "tls"),
+    [
+        ("qdrant", "qdrant", GRPC_PORT, False),
+        ("10.0.0.1:7000", "10.0.0.1", 7000, False),
+        ("http://q:1/", "q", 1, False),
+        ("https://x.example", "x.example", GRPC_PORT, True),
+        ("http://[::1]:6334", "::1", 6334, False),
+    ],
+)
+def test_addresses(url, host, port, tls):
+    """Every usual way to write an address is read."""
+    read = QdrantTarget.parse(url)
+    assert (read.host, read.port, read.tls) == (host, port, tls)
+
+
+@pytest.mark.parametrize(
+    "url", ["", "ftp://q", "http://", "q:notaport", "http://q:99999", "http://q/path", "http://u@q"]
+)
+def test_addresses_that_are_none(url):
+    """What is no address is an operator's matter."""
+    with pytest.raises(Misconfigured) as raised:
+        QdrantTarget.parse(url)
+    assert raised.value.reason == "STORE_ADDRESS"
+
+
+def test_an_api_key_that_cannot_be_sent_is_refused_without_showing_it():
+    """A key with a line break, as read from a file, is named and not shown."""
+    with pytest.raises(Misconfigured) as raised:
+        QdrantTarget.parse("q", api_key="secret\n")
+    assert raised.value.reason == "STORE_API_KEY"
+    assert "secret" not in raised.value.message

@@ -1,0 +1,273 @@
+"""The vector store on a Qdrant server: the contract on the stand-in, and what a server adds to it."""
+
+import asyncio
+import logging
+
+import numpy as np
+import pytest
+from contract.vector_store_suite import (
+    DIMENSION,
+    ENCODER,
+    NAME,
+    NORTH,
+    OTHER_ENCODER,
+    VectorStoreSuite,
+    put,
+    search,
+    soon,
+    vector,
+)
+from qdrant_client import grpc as pb
+from qdrant_engine import to_payload
+from qdrant_stand_in import stand_in
+
+from gateway.ports import AnyOf, Document, Filter
+from gateway.stores.point_ids import ID_KEY, to_point_id
+from gateway.stores.qdrant import MAX_TIED, QdrantStore
+from gateway.stores.qdrant_collections import METADATA_KEY, Memory, QdrantIndex
+from gateway.stores.qdrant_requests import MAX_REQUEST_BYTES
+from gateway.stores.qdrant_target import QdrantTarget
+from gateway.stores.qdrant_values import LIMITS, from_pb_id
+from gateway.stores.records import TEXT_KEY
+from serving.deadline import Deadline
+from serving.errors import InferenceFailed, InvalidRequest, Misconfigured, NotFound, NotReady
+
+
+@pytest.fixture
+async def server():
+    """A server of its own."""
+    async with stand_in() as running:
+        yield running
+
+
+@pytest.fixture
+async def store(server):
+    """An empty store on the server."""
+    async with await QdrantStore.open(target(server)) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def filled(store):
+    """The store with a collection of two documents."""
+    await store.create(NAME, dimension=DIMENSION, encoder=ENCODER, deadline=soon())
+    await put(store, Document(id=1, text="one"), Document(id="two", text="two", payload={"a": 1, "b": 2}))
+    return store
+
+
+def target(server, **others):
+    """The stand-in's address."""
+    return QdrantTarget(host="127.0.0.1", port=server.port, **others)
+
+
+def nested(depth):
+    """Objects and lists in turn, so many within one another."""
+    value = "leaf"
+    for level in range(depth - 1):
+        value = {"k": value} if level % 2 else [value]
+    return {"k": value}
+
+
+class TestQdrantStore(VectorStoreSuite):
+    """The suite on the stand-in."""
+
+
+async def test_a_search_is_one_call(filled, server):
+    """The collection is asked for once and then remembered, also by a store that did not make it."""
+    async with await QdrantStore.open(target(server)) as other:
+        server.calls.clear()
+        for _ in range(3):
+            await search(other, NORTH)
+    assert [method for method, _ in server.calls] == ["Collections.Get", *["Points.Query"] * 3]
+
+
+async def test_a_search_asks_for_no_more_than_it_needs(filled, server):
+    """No vectors and only the payload keys that are needed come back (field failure 65)."""
+    await search(filled, NORTH, pool_size=7, payload_fields=("b",), filter=Filter(must=[AnyOf(key="a", values=[1])]))
+    request = server.calls[-1][1]
+    assert not request.with_vectors.enable
+    assert list(request.with_payload.include.fields) == [f'"{key}"' for key in ("b", TEXT_KEY, ID_KEY)]
+    assert (request.limit, request.params.hnsw_ef, request.params.exact) == (8, QdrantIndex().ef, False)
+
+
+async def test_the_callers_time_goes_with_every_call(filled, server):
+    """The call's deadline travels; the server's own hint is in whole seconds and never less (field failure 13)."""
+    await search(filled, NORTH, deadline=Deadline.after(30.5))
+    assert 30 < server.timeouts[-1] < 31  # on the wire it is rounded
+    assert server.calls[-1][1].timeout == 31
+
+
+async def test_writes_wait_until_they_are_applied(filled, server):
+    """Upserts and deletions are acknowledged when they can be found, in one order for all (field failure 68)."""
+    await put(filled, Document(id=3, text="three"))
+    await filled.delete(NAME, [3], deadline=soon())
+    for _, request in server.calls[-2:]:
+        assert (request.wait, request.ordering.type) == (True, pb.WriteOrderingType.Medium)
+    server.update_status = pb.UpdateStatus.Acknowledged
+    with pytest.raises(InferenceFailed):
+        await put(filled, Document(id=4, text="four"))
+
+
+async def test_the_layout_on_the_server(filled, server):
+    """A collection is cosine and carries its encoder; a text id is a UUIDv5 with the original beside it."""
+    config = server.shelves[NAME].config
+    assert config.params.vectors_config.params.distance == pb.Distance.Cosine
+    assert (config.hnsw_config.m, config.hnsw_config.ef_construct) == (16, 128)
+    entry = config.metadata[METADATA_KEY].struct_value.fields
+    assert entry["encoder_digest"].string_value == ENCODER.digest
+    request = next(request for method, request in server.calls if method == "Points.Upsert")
+    points = {from_pb_id(one.id): one.payload for one in request.points}
+    assert points.keys() == {1, to_point_id("two")}
+    assert points[to_point_id("two")] == to_payload({"a": 1, "b": 2, TEXT_KEY: "two", ID_KEY: "two"})
+
+
+async def test_a_long_tie_is_read_within_limits(filled, server):
+    """More equals than are ever read give a full pool, from a known number of calls and candidates."""
+    await put(filled, *[Document(id=one, text="t") for one in range(10, 1500)])
+    server.calls.clear()
+    assert len(await search(filled, NORTH, pool_size=5)) == 5
+    limits = [request.limit for _, request in server.calls]
+    assert limits == [6, 24, 96, 384, 5 + MAX_TIED]
+
+
+async def test_a_collection_made_again_with_another_size_is_noticed(filled, server):
+    """What another gateway changes is noticed by the search that the server refuses, and both sizes are named."""
+    async with await QdrantStore.open(target(server)) as other:
+        await other.drop(NAME, deadline=soon())
+        await other.create(NAME, dimension=7, encoder=ENCODER, deadline=soon())
+    for call in (search(filled, NORTH), put(filled, Document(id=1, text="a"))):
+        with pytest.raises(Misconfigured) as raised:
+            await call
+        assert raised.value.reason == "VECTOR_SIZE_MISMATCH"
+        assert raised.value.metadata == {"actual": "4", "expected": "7"}
+    assert await search(filled, vector(*range(1, 8))) == []
+
+
+async def test_a_collection_made_again_with_another_encoder_is_noticed(filled, server):
+    """A search with the new encoder works at once; one with the old is refused once the memory is over."""
+    async with await QdrantStore.open(target(server), memory=Memory(kept_s=0)) as other:
+        await other.drop(NAME, deadline=soon())
+        await other.create(NAME, dimension=DIMENSION, encoder=OTHER_ENCODER, deadline=soon())
+        with pytest.raises(Misconfigured) as raised:
+            await search(other, NORTH)
+        assert raised.value.reason == "ENCODER_MISMATCH"
+    assert await search(filled, NORTH, encoder=OTHER_ENCODER) == []
+    with pytest.raises(Misconfigured):
+        await search(filled, NORTH)
+
+
+async def test_a_collection_dropped_elsewhere_is_not_found(filled, server):
+    """A remembered collection that is gone is NotFound, and works when it is made again."""
+    async with await QdrantStore.open(target(server)) as other:
+        await other.drop(NAME, deadline=soon())
+    with pytest.raises(NotFound):
+        await search(filled, NORTH)
+    await filled.create(NAME, dimension=2, encoder=ENCODER, deadline=soon())
+    assert await search(filled, vector(1, 0)) == []
+
+
+async def test_collections_of_other_programs_are_left_alone(filled, server):
+    """A collection without our metadata is not listed, not searched, not written and not dropped."""
+    params = pb.VectorsConfig(params=pb.VectorParams(size=DIMENSION, distance=pb.Distance.Cosine))
+    request = pb.CreateCollection(collection_name="theirs", vectors_config=params)
+    await filled._collections.Create(request, timeout=60)
+    assert [one.name for one in await filled.list(deadline=soon())] == [NAME]
+    wanted = {"encoder": ENCODER, "pool_size": 1, "filter": None, "payload_fields": ()}
+    for call in (
+        filled.describe("theirs", deadline=soon()),
+        filled.search("theirs", NORTH, **wanted, deadline=soon()),
+        filled.upsert("theirs", [Document(id=1, text="a")], [NORTH], deadline=soon()),
+        filled.drop("theirs", deadline=soon()),
+    ):
+        with pytest.raises(Misconfigured) as raised:
+            await call
+        assert raised.value.reason == "COLLECTION_MALFORMED"
+    assert server.shelves["theirs"].count() == 0
+
+
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, float("nan"), nested(LIMITS.depth)])
+async def test_payloads_that_cannot_travel_are_refused(filled, value):
+    """What the server's interface would change or cannot read is named, and its batch is not stored."""
+    with pytest.raises(InvalidRequest) as raised:
+        await put(filled, Document(id=7, text="t"), Document(id=8, text="t", payload={"a": value}))
+    assert (raised.value.reason, raised.value.field) == ("PAYLOAD_MALFORMED", "documents[1].payload")
+    assert (await filled.describe(NAME, deadline=soon())).document_count == 2
+
+
+async def test_the_deepest_payload_travels(filled):
+    """A payload at the limit of depth, and the largest numbers, come back as they were."""
+    payload = {"deep": nested(LIMITS.depth - 1), "big": 2**63 - 1, "small": -(2**63)}
+    await put(filled, Document(id=7, text="t", payload=payload))
+    assert [one.payload for one in await filled.get(NAME, [7], deadline=soon())] == [payload]
+    (first, *_) = await search(
+        filled, NORTH, payload_fields=["*"], filter=Filter(must=[AnyOf(key="big", values=[2**63 - 1])])
+    )
+    assert first.payload == payload
+
+
+async def test_a_batch_over_the_servers_limit_is_refused(filled, server):
+    """A batch that the server would not read is the caller's to split, and is not sent."""
+    server.calls.clear()
+    with pytest.raises(InvalidRequest) as raised:
+        await put(filled, Document(id=7, text="t" * MAX_REQUEST_BYTES))
+    assert raised.value.reason == "BATCH_TOO_LARGE"
+    assert server.calls == []
+
+
+async def test_a_text_that_is_no_unicode_is_refused(filled):
+    """Half a surrogate pair fails its batch and nothing else."""
+    with pytest.raises(InferenceFailed):
+        await put(filled, Document(id=7, text="t"), Document(id=8, text="\ud800"))
+    assert (await filled.describe(NAME, deadline=soon())).document_count == 2
+
+
+async def test_after_closing_nothing_is_asked(filled, server):
+    """A closed store says so, without a call, and closing again is no error."""
+    await filled.aclose()
+    await filled.aclose()
+    server.calls.clear()
+    with pytest.raises(NotReady):
+        await search(filled, NORTH)
+    assert server.calls == []
+
+
+async def test_the_api_key_goes_with_every_call_and_nowhere_else(server, caplog):
+    """The right key is let in, a wrong one is an operator's matter at the start, and neither is ever shown."""
+    server.api_key = "right"
+    with caplog.at_level(logging.DEBUG):
+        with pytest.raises(Misconfigured) as raised:
+            await QdrantStore.open(target(server, api_key="wr0ng"))
+        async with await QdrantStore.open(target(server, api_key="right")) as opened:
+            assert await opened.list(deadline=soon()) == []
+    assert raised.value.reason == "STORE_ACCESS_DENIED"
+    shown = repr(target(server, api_key="wr0ng")) + str(raised.value) + caplog.text
+    assert "wr0ng" not in shown
+    assert "in the clear" in caplog.text
+
+
+async def test_proxies_in_the_environment_are_not_for_it(server, monkeypatch):
+    """A proxy that is set for other traffic is bypassed (field failure 61)."""
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    async with await QdrantStore.open(target(server)) as opened:
+        assert await opened.list(deadline=soon()) == []
+
+
+def test_every_loop_has_its_own_channel():
+    """A store is made, used and closed in each of two loops, one after the other (field failure 64)."""
+
+    async def life() -> int:
+        async with stand_in() as server, await QdrantStore.open(target(server)) as opened:
+            await opened.create(NAME, dimension=DIMENSION, encoder=ENCODER, deadline=soon())
+            await put(opened, Document(id=1, text="one"))
+            return len(await search(opened, NORTH))
+
+    assert [asyncio.run(life()) for _ in range(2)] == [1, 1]
+
+
+async def test_one_point_twice_in_a_batch_is_sent_once(filled, server):
+    """Which of two documents with one id stays does not depend on the server."""
+    await put(filled, Document(id="x", text="first"), Document(id="x", text="second"), vectors=[NORTH, -NORTH])
+    (point,) = server.calls[-1][1].points
+    assert point.payload[TEXT_KEY].string_value == "second"
+    assert np.array_equal(point.vectors.vector.dense.data, -NORTH)

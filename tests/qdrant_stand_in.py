@@ -1,0 +1,259 @@
+"""A server that stands in for Qdrant: its own gRPC services on a real port, and a line that can be cut.
+
+It answers sensibly until `faults` holds a step; every call then takes one. A step is given the request, the context and
+what computes the sensible answer, and returns what is sent, or ends the call. Calls reach the server through a line of
+plain TCP: `refuse` stops listening, `cut` ends every connection, `listen` listens again on the same port.
+
+The statuses are those of Qdrant's own source: lib/storage/src/content_manager/conversions.rs and src/tonic/auth.rs.
+"""
+
+import asyncio
+import tempfile
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+from qdrant_client import grpc as pb
+from qdrant_engine import Refused, Shelf
+
+CODE = grpc.StatusCode
+Answer = Callable[[], Any]
+Step = Callable[[Any, Any, Answer], Awaitable[Any]]
+
+
+# --- steps ---------------------------------------------------------------------------------------------------------
+
+
+def fails(code: grpc.StatusCode, *trailers: tuple[str, str], message: str = "the server's own words") -> Step:
+    """End the call with a status before anything is done."""
+
+    async def step(request: Any, context: Any, answer: Answer) -> Any:
+        await context.abort(code, message, trailers)
+
+    return step
+
+
+def altered(change: Callable[[Any], Any]) -> Step:
+    """Answer, but changed in place."""
+
+    async def step(request: Any, context: Any, answer: Answer) -> Any:
+        made = answer()
+        change(made)
+        return made
+
+    return step
+
+
+class Late:
+    """A step that answers once it is released."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.released = asyncio.Event()
+
+    async def __call__(self, request: Any, context: Any, answer: Answer) -> Any:
+        self.begun.set()
+        await self.released.wait()
+        return answer()
+
+
+# --- server --------------------------------------------------------------------------------------------------------
+
+
+class StandIn:
+    """The services."""
+
+    def __init__(self, root: Path) -> None:
+        self.faults: deque[Step] = deque()
+        self.calls: list[tuple[str, Any]] = []
+        """Method and request of every call."""
+        self.timeouts: list[float | None] = []
+        """Seconds left of every call when it arrived."""
+        self.version = "1.16.3"
+        self.title = "qdrant - vector search engine"
+        self.api_key: str | None = None
+        self.keeps_metadata = True
+        self.update_status = pb.UpdateStatus.Completed
+        self.shelves: dict[str, Shelf] = {}
+        self.line = Line()
+        self._root = root
+        self._made = 0
+
+    @property
+    def port(self) -> int:
+        """Where to call."""
+        return self.line.port
+
+    def drop_connection(self) -> Step:
+        """Return a step that cuts the line under the call."""
+
+        async def step(request: Any, context: Any, answer: Answer) -> Any:
+            self.line.cut()
+            await asyncio.Event().wait()
+
+        return step
+
+    def methods(self, service: str) -> dict[str, Callable[[Any], Any]]:
+        """Return what answers each method of a service."""
+        return {
+            "Qdrant": {"HealthCheck": self._health},
+            "Collections": {
+                "Get": self._info,
+                "List": self._list,
+                "Create": self._create,
+                "Delete": self._drop,
+            },
+            "Points": {
+                "Upsert": self._upsert,
+                "Delete": self._delete,
+                "Get": lambda request: pb.GetResponse(result=self._shelf(request).get(request), time=1e-4),
+                "Count": lambda request: pb.CountResponse(result=pb.CountResult(count=self._shelf(request).count())),
+                "Query": lambda request: pb.QueryResponse(result=self._shelf(request).query(request), time=2e-4),
+            },
+        }[service]
+
+    async def serve(self, method: str, answer: Callable[[Any], Any], request: Any, context: Any) -> Any:
+        """Answer one call."""
+        self.calls.append((method, request))
+        self.timeouts.append(context.time_remaining())
+        if self.api_key is not None and dict(context.invocation_metadata()).get("api-key") != self.api_key:
+            await context.abort(CODE.UNAUTHENTICATED, "Invalid API key or JWT")
+        try:
+            if self.faults:
+                return await self.faults.popleft()(request, context, lambda: answer(request))
+            return answer(request)
+        except KeyError:
+            await context.abort(CODE.NOT_FOUND, "Not found: Collection doesn't exist!")
+        except FileExistsError:
+            await context.abort(CODE.ALREADY_EXISTS, "Collection already exists!")
+        except Refused as error:
+            await context.abort(CODE.INVALID_ARGUMENT, str(error))
+
+    def close(self) -> None:
+        """Close every collection."""
+        for shelf in self.shelves.values():
+            shelf.close()
+
+    def _shelf(self, request: Any) -> Shelf:
+        return self.shelves[request.collection_name]
+
+    def _health(self, request: Any) -> Any:
+        return pb.HealthCheckReply(title=self.title, version=self.version)
+
+    def _info(self, request: Any) -> Any:
+        shelf = self._shelf(request)
+        result = pb.CollectionInfo(status=pb.CollectionStatus.Green, config=shelf.config, points_count=shelf.count())
+        return pb.GetCollectionInfoResponse(result=result)
+
+    def _list(self, request: Any) -> Any:
+        return pb.ListCollectionsResponse(collections=[pb.CollectionDescription(name=one) for one in self.shelves])
+
+    def _create(self, request: Any) -> Any:
+        if request.collection_name in self.shelves:
+            raise FileExistsError
+        if not self.keeps_metadata:
+            request.ClearField("metadata")
+        self._made += 1
+        self.shelves[request.collection_name] = Shelf(self._root / str(self._made), request)
+        return pb.CollectionOperationResponse(result=True)
+
+    def _drop(self, request: Any) -> Any:
+        shelf = self.shelves.pop(request.collection_name, None)
+        if shelf is not None:
+            shelf.close()
+        return pb.CollectionOperationResponse(result=shelf is not None)
+
+    def _upsert(self, request: Any) -> Any:
+        self._shelf(request).upsert(request.points)
+        return self._updated()
+
+    def _delete(self, request: Any) -> Any:
+        self._shelf(request).delete(request.points.points.ids)
+        return self._updated()
+
+    def _updated(self) -> Any:
+        return pb.PointsOperationResponse(result=pb.UpdateResult(operation_id=1, status=self.update_status))
+
+
+class Line:
+    """Plain TCP between the port that is called and the server."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self._target = 0
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.StreamWriter] = set()
+
+    async def listen(self, target: int | None = None) -> None:
+        """Listen, again on the same port."""
+        self._target = target or self._target
+        self._server = await asyncio.start_server(self._carry, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def refuse(self) -> None:
+        """Stop listening and cut what is connected."""
+        assert self._server is not None
+        self._server.close()
+        self.cut()
+        await self._server.wait_closed()
+
+    def cut(self) -> None:
+        """End every connection at once."""
+        for writer in self._open:
+            writer.transport.abort()
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        both = {writer, far_writer}
+        self._open |= both
+        try:
+            await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
+        finally:
+            self._open -= both
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(65_536):
+            writer.write(data)
+            await writer.drain()
+    except ConnectionError:
+        pass
+    finally:
+        writer.transport.abort()
+
+
+@asynccontextmanager
+async def stand_in() -> AsyncIterator[StandIn]:
+    """Run one on a free port of loopback, its collections in a directory that goes with it."""
+    with tempfile.TemporaryDirectory() as root:
+        made = StandIn(Path(root))
+        server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)])
+        _register(server, made, "Qdrant", pb.QdrantServicer, pb.add_QdrantServicer_to_server)
+        _register(server, made, "Collections", pb.CollectionsServicer, pb.add_CollectionsServicer_to_server)
+        _register(server, made, "Points", pb.PointsServicer, pb.add_PointsServicer_to_server)
+        target = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        await made.line.listen(target)
+        try:
+            yield made
+        finally:
+            await made.line.refuse()
+            await server.stop(0)
+            made.close()
+
+
+def _register(server: grpc.aio.Server, made: StandIn, service: str, kind: Any, add: Any) -> None:
+    """Add a service; the methods that are not ours stay UNIMPLEMENTED."""
+
+    def handler(method: str, answer: Callable[[Any], Any]) -> Any:
+        async def call(_self: Any, request: Any, context: Any) -> Any:
+            return await made.serve(f"{service}.{method}", answer, request, context)
+
+        return call
+
+    handlers = {method: handler(method, answer) for method, answer in made.methods(service).items()}
+    add(type(service, (kind,), handlers)(), server)
