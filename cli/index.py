@@ -139,7 +139,7 @@ def _opened(file: str) -> Iterator[tuple[IO[bytes], int | None]]:
 
 class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
-        return Text(f"{task.speed or 0:.0f}/s", "dim")
+        return Text(f"{task.completed / (task.elapsed or 1):.0f}/s", "dim")
 
 
 @contextmanager
@@ -194,7 +194,7 @@ def _print(collection: str, indexed: Indexed) -> None:
         )
     )
     for count, what in (
-        (outcome.truncated_count, "longer than the model reads: only their beginning was encoded, the whole is stored"),
+        (outcome.truncated_count, "cut to what the encoder reads; they are stored whole"),
         (outcome.surrogate_count, "lone surrogates replaced by U+FFFD"),
         (len(outcome.malformed), "malformed lines left out"),
         (len(outcome.refused), "documents refused"),

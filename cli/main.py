@@ -14,14 +14,15 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
 )
-app.command()(up.up)
-app.command()(index.index)
-app.command()(search.search)
+app.command(epilog=EXIT_CODES)(up.up)
+app.command(epilog=EXIT_CODES)(index.index)
+app.command(epilog=EXIT_CODES)(search.search)
 app.add_typer(collections.app, name="collections")
 app.add_typer(models.app, name="models")
-app.command()(doctor.doctor)
-app.command()(demo.demo)
+app.command(epilog=EXIT_CODES)(doctor.doctor)
+app.command(epilog=EXIT_CODES)(demo.demo)
 
 
 @app.callback()

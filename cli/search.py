@@ -88,6 +88,7 @@ def print_response(console: Console, response: pb.SearchResponse, *, title_field
         console.print(hits_table(response.hits, title_field=title_field))
     else:
         console.print(Text("no document found", "yellow"))
+    console.print()
     console.print(TimeBar(response.timings))
     skipped = response.degradation.rerank_skipped_reason
     if skipped:

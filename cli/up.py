@@ -11,7 +11,7 @@ from rich.text import Text
 from cli import options
 from cli.addresses import require_free
 from cli.calls import run
-from cli.console import EXIT_CODES, EXIT_NOT_SO, answers, fail, note, notes
+from cli.console import EXIT_NOT_SO, answers, fail, note, notes
 from cli.home import Home, require_bundles
 from cli.processes import OnLine, ServerEnded, System, SystemConfig
 
@@ -32,8 +32,8 @@ def up(  # noqa: PLR0917 - options, all given by name
 ) -> None:
     """Start encoder, reranker and gateway; Ctrl-C stops them in order, a second one at once.
 
-    Makes the demo models where they are missing. The servers also read TWOSTAGE_ENCODER_*, TWOSTAGE_RERANKER_* and
-    TWOSTAGE_GATEWAY_* from the environment. Exits 0 after Ctrl-C or SIGTERM, 1 where a server ended on its own.
+    Makes the demo models where they are missing. The servers also read `TWOSTAGE_ENCODER_*`, `TWOSTAGE_RERANKER_*` and
+    `TWOSTAGE_GATEWAY_*` from the environment. Exits 0 after Ctrl-C or SIGTERM, 1 where a server ended on its own.
     """
     place = Home(path=home)
     config = SystemConfig(
@@ -48,9 +48,6 @@ def up(  # noqa: PLR0917 - options, all given by name
         log_format=log_format,
     )
     run(_up(place, profile, config))
-
-
-up.__doc__ = f"{up.__doc__}\n{EXIT_CODES}"
 
 
 async def _up(home: Home, profile: Literal["demo", "full"], config: SystemConfig) -> None:

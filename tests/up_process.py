@@ -18,10 +18,11 @@ TWOSTAGE = (sys.executable, "-c", "from cli.main import app; app()")
 class UpProcess:
     """Starts in `with`, is ready then, and is killed with its children on leaving where it still runs."""
 
-    def __init__(self, home: Path, log: Path) -> None:
+    def __init__(self, home: Path, log: Path, *extra: str) -> None:
         self.gateway_port, self.encoder_port, self.reranker_port = free_ports(3)
         self.home = home
         self.log = log
+        self.extra = extra
         self.ready_line = ""
 
     @property
@@ -36,12 +37,13 @@ class UpProcess:
     def __enter__(self) -> Self:
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [*TWOSTAGE, "up", *self.options], stdout=subprocess.PIPE, stderr=log, text=True
+                [*TWOSTAGE, "up", *self.options, *self.extra], stdout=subprocess.PIPE, stderr=log, text=True
             )
         self.ready_line = self._stdout.readline()
         self.children = psutil.Process(self.process.pid).children(recursive=True) if self.ready_line else []
         if not self.ready_line:
             self.process.wait()
+            self._stdout.close()
             raise AssertionError(f"up did not start:\n{self.log.read_text()}")
         return self
 

@@ -18,13 +18,13 @@ from gateway.stores.point_ids import to_point_id
 from gateway.stores.qdrant_collections import Known, Memory, QdrantIndex, creation, read_known
 from gateway.stores.qdrant_filter import to_qdrant_filter
 from gateway.stores.qdrant_probe import probe
-from gateway.stores.qdrant_requests import points_of, queried, written
+from gateway.stores.qdrant_requests import deleted, points_of, queried, require_applied, whole_seconds, written
 from gateway.stores.qdrant_status import REFUSED, answered
 from gateway.stores.qdrant_target import QdrantTarget, open_channel
 from gateway.stores.qdrant_values import from_pb_id, from_pb_payload, to_pb_id
 from gateway.stores.records import rank, require_encoder, to_candidate, to_document, unit_vector
 from serving.deadline import Deadline
-from serving.errors import DeadlineSpent, InferenceFailed, Misconfigured, NotFound, NotReady
+from serving.errors import InferenceFailed, Misconfigured, NotFound, NotReady
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -96,7 +96,7 @@ class QdrantStore:
 
     async def create(self, name: str, *, dimension: int, encoder: Model, deadline: Deadline) -> Collection:
         """Create an empty collection; it remembers the encoder without its device."""
-        request = creation(name, dimension, encoder, self._index, _whole_seconds(deadline))
+        request = creation(name, dimension, encoder, self._index, whole_seconds(deadline))
         await self._call(self._collections.Create, request, deadline, "create")
         try:
             known = await self._fetch(name, deadline, "create")
@@ -139,8 +139,8 @@ class QdrantStore:
             return
 
         async def send(points: Sequence[pb.PointStruct]) -> None:
-            request = written(name, points, _whole_seconds(deadline))
-            _require_applied(await self._call(self._points.Upsert, request, deadline, "upsert"), "upsert")
+            request = written(name, points, whole_seconds(deadline))
+            require_applied(await self._call(self._points.Upsert, request, deadline, "upsert"), "upsert")
 
         await self._checked(
             name, lambda known: points_of(documents, vectors, known.dimension), send, deadline, "upsert"
@@ -148,18 +148,12 @@ class QdrantStore:
 
     async def delete(self, name: str, ids: Sequence[DocumentId], *, deadline: Deadline) -> None:
         """Delete documents."""
-        point_ids = [to_pb_id(to_point_id(one)) for one in ids]
+        point_ids = [to_point_id(one) for one in ids]
         if not point_ids:
             await self._fetch(name, deadline, "delete")
             return
-        request = pb.DeletePoints(
-            collection_name=name,
-            wait=True,
-            points=pb.PointsSelector(points=pb.PointsIdsList(ids=point_ids)),
-            ordering=pb.WriteOrdering(type=pb.WriteOrderingType.Medium),
-            timeout=_whole_seconds(deadline),
-        )
-        _require_applied(await self._call(self._points.Delete, request, deadline, "delete"), "delete")
+        request = deleted(name, point_ids, whole_seconds(deadline))
+        require_applied(await self._call(self._points.Delete, request, deadline, "delete"), "delete")
 
     async def get(self, name: str, ids: Sequence[DocumentId], *, deadline: Deadline) -> Sequence[Document]:
         """Return the documents that exist, in the order asked for."""
@@ -169,7 +163,7 @@ class QdrantStore:
             ids=[to_pb_id(one) for one in dict.fromkeys(point_ids)],
             with_payload=pb.WithPayloadSelector(enable=True),
             with_vectors=pb.WithVectorsSelector(enable=False),
-            timeout=_whole_seconds(deadline),
+            timeout=whole_seconds(deadline),
         )
         answer = await self._call(self._points.Get, request, deadline, "get")
         stored = {from_pb_id(one.id): one.payload for one in answer.result}
@@ -205,7 +199,7 @@ class QdrantStore:
         """Ask until the pool's last score ends, so that the ids and not the server's whim decide who is in."""
         compute, limit, most = 0, pool_size + 1, pool_size + MAX_TIED
         while True:
-            request.limit, request.timeout = limit, _whole_seconds(deadline)
+            request.limit, request.timeout = limit, whole_seconds(deadline)
             request.params.hnsw_ef = max(self._index.ef, limit)
             answer = await self._call(self._points.Query, request, deadline, "search")
             compute += _nanoseconds(answer.time)
@@ -251,7 +245,7 @@ class QdrantStore:
 
     async def _describe(self, name: str, deadline: Deadline, stage: str) -> Collection:
         known = await self._fetch(name, deadline, stage)
-        request = pb.CountPoints(collection_name=name, exact=True, timeout=_whole_seconds(deadline))
+        request = pb.CountPoints(collection_name=name, exact=True, timeout=whole_seconds(deadline))
         answer = await self._call(self._points.Count, request, deadline, stage)
         return Collection(
             name=name, document_count=answer.result.count, dimension=known.dimension, encoder=known.encoder
@@ -270,7 +264,7 @@ class QdrantStore:
 
     async def _drop(self, name: str, deadline: Deadline, stage: str) -> bool:
         self._memory.forget(name)
-        request = pb.DeleteCollection(collection_name=name, timeout=_whole_seconds(deadline))
+        request = pb.DeleteCollection(collection_name=name, timeout=whole_seconds(deadline))
         answer = await self._call(self._collections.Delete, request, deadline, stage)
         return bool(answer.result)
 
@@ -283,19 +277,6 @@ class QdrantStore:
 
 def _candidate(point: pb.ScoredPoint, payload_fields: Sequence[str]) -> Candidate:
     return to_candidate(from_pb_id(point.id), point.score, from_pb_payload(point.payload), payload_fields)
-
-
-def _require_applied(answer: pb.PointsOperationResponse, stage: str) -> None:
-    status = answer.result.status
-    if status == pb.UpdateStatus.WaitTimeout:
-        raise DeadlineSpent("DEADLINE_SPENT", f"no time left for {stage}", stage=stage)
-    if status != pb.UpdateStatus.Completed:
-        raise InferenceFailed("STORE_FAILED", "the vector store took documents without storing them", stage=stage)
-
-
-def _whole_seconds(deadline: Deadline) -> int:
-    # A hint to the server, which counts in whole seconds; ours is the deadline that holds.
-    return max(1, math.ceil(deadline.remaining()))
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -6,7 +6,7 @@ import re
 import grpc
 from qdrant_client import grpc as pb
 
-from gateway.stores.qdrant_status import answered
+from gateway.stores.qdrant_status import NOT_GRPC, answered
 from gateway.stores.qdrant_target import REST_PORT, QdrantTarget
 from serving.errors import DeadlineSpent, Misconfigured, Overloaded, Unavailable
 
@@ -26,9 +26,10 @@ async def probe(channel: grpc.aio.Channel, target: QdrantTarget, patience_s: flo
     try:
         call = stub.HealthCheck(pb.HealthCheckRequest(), timeout=patience_s, metadata=target.metadata)
         answer = await answered(call, stage="open")
-    except (Unavailable, DeadlineSpent, Overloaded):
-        hint = f"; {REST_PORT} is its REST port, gRPC is 6334" if target.port == REST_PORT else ""
+    except (Unavailable, DeadlineSpent, Overloaded) as error:
+        hint = f"; {NOT_GRPC}" if target.port == REST_PORT else ""
         log.warning("no Qdrant answers at %s yet%s; calls look for it again", target.address, hint)
+        log.debug("what gRPC says", exc_info=error)
         return
     if "qdrant" not in answer.title.lower():
         raise Misconfigured("STORE_MISCONFIGURED", f"what answers at {target.address} is no Qdrant")

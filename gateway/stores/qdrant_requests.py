@@ -1,5 +1,6 @@
 """Writes and queries in the words of Qdrant's gRPC interface."""
 
+import math
 from collections.abc import Sequence
 
 from qdrant_client import grpc as pb
@@ -9,10 +10,14 @@ from gateway.stores.point_ids import PointId, to_point_id
 from gateway.stores.qdrant_collections import QdrantIndex
 from gateway.stores.qdrant_values import LIMITS, selector, to_pb_id, to_pb_payload
 from gateway.stores.records import stored_payload, unit_vector
-from serving.errors import InferenceFailed, InvalidRequest
+from serving.deadline import Deadline
+from serving.errors import DeadlineSpent, InferenceFailed, InvalidRequest
 
 MAX_REQUEST_BYTES = 32 * 1024 * 1024
 """Qdrant's own default limit of a request."""
+
+ORDERING = pb.WriteOrdering(type=pb.WriteOrderingType.Medium)
+"""Writes go through one replica that is there, so that all replicas see them in one order."""
 
 
 def points_of(documents: Sequence[Document], vectors: Sequence[Vector], dimension: int) -> Sequence[pb.PointStruct]:
@@ -50,8 +55,6 @@ def points_of(documents: Sequence[Document], vectors: Sequence[Vector], dimensio
 def written(name: str, points: Sequence[pb.PointStruct], timeout_s: int) -> pb.UpsertPoints:
     """Return the request that stores points and answers when they are found.
 
-    Writes of one collection go through one replica, so that all replicas see them in one order.
-
     Raises:
         InvalidRequest: `BATCH_TOO_LARGE`.
     """
@@ -59,7 +62,7 @@ def written(name: str, points: Sequence[pb.PointStruct], timeout_s: int) -> pb.U
         collection_name=name,
         wait=True,
         points=points,
-        ordering=pb.WriteOrdering(type=pb.WriteOrderingType.Medium),
+        ordering=ORDERING,
         timeout=timeout_s,
     )
     size = request.ByteSize()
@@ -68,6 +71,17 @@ def written(name: str, points: Sequence[pb.PointStruct], timeout_s: int) -> pb.U
             "BATCH_TOO_LARGE", f"{size} bytes with their vectors, the limit is {MAX_REQUEST_BYTES}", field="documents"
         )
     return request
+
+
+def deleted(name: str, point_ids: Sequence[PointId], timeout_s: int) -> pb.DeletePoints:
+    """Return the request that deletes points and answers when they are gone."""
+    return pb.DeletePoints(
+        collection_name=name,
+        wait=True,
+        points=pb.PointsSelector(points=pb.PointsIdsList(ids=[to_pb_id(one) for one in point_ids])),
+        ordering=ORDERING,
+        timeout=timeout_s,
+    )
 
 
 def queried(
@@ -82,3 +96,22 @@ def queried(
         with_payload=selector(payload_fields),
         with_vectors=pb.WithVectorsSelector(enable=False),
     )
+
+
+def require_applied(answer: pb.PointsOperationResponse, stage: str) -> None:
+    """Check that a write can be found, and is not only noted.
+
+    Raises:
+        DeadlineSpent: The server gave up waiting.
+        InferenceFailed: `STORE_FAILED`.
+    """
+    status = answer.result.status
+    if status == pb.UpdateStatus.WaitTimeout:
+        raise DeadlineSpent("DEADLINE_SPENT", f"no time left for {stage}", stage=stage)
+    if status != pb.UpdateStatus.Completed:
+        raise InferenceFailed("STORE_FAILED", "the vector store took a write without applying it", stage=stage)
+
+
+def whole_seconds(deadline: Deadline) -> int:
+    """Return the time left as the server takes it, in whole seconds: a hint, for the call's own deadline holds."""
+    return max(1, math.ceil(deadline.remaining()))

@@ -48,21 +48,14 @@ def translate(error: grpc.aio.AioRpcError, *, stage: str) -> errors.ServiceError
     code = error.code()
     if code is CODE.RESOURCE_EXHAUSTED:
         return _exhausted(error, stage)
-    if code in (CODE.UNAVAILABLE, CODE.CANCELLED) and not is_rest(error):
-        return _unavailable(stage)
+    if code in (CODE.UNAVAILABLE, CODE.CANCELLED):
+        return _unreachable(error, stage)
     if code is CODE.DEADLINE_EXCEEDED:
         return errors.DeadlineSpent("DEADLINE_SPENT", f"no time left for {stage}", stage=stage)
     made = _TABLE.get(code)
     if made is not None:
         return made(stage)
-    if is_rest(error):
-        return _not_qdrant(stage)
     return errors.InferenceFailed("STORE_FAILED", f"the vector store answered {code.name}", stage=stage)
-
-
-def is_rest(error: grpc.aio.AioRpcError) -> bool:
-    """Tell whether an answer is that of a server that speaks HTTP/1, as Qdrant's REST port does."""
-    return "http1.x server" in (error.details() or "")
 
 
 def retry_delay_s(error: grpc.aio.AioRpcError) -> float:
@@ -85,6 +78,12 @@ def _exhausted(error: grpc.aio.AioRpcError, stage: str) -> errors.ServiceError:
     return errors.Overloaded(
         "STORE_OVERLOADED", "the vector store is at its limit", retry_after_s=retry_delay_s(error), stage=stage
     )
+
+
+def _unreachable(error: grpc.aio.AioRpcError, stage: str) -> errors.ServiceError:
+    # gRPC tells a wrong port and a wrong certificate from a dead server in its words only.
+    details = error.details() or ""
+    return next((made(stage) for words, made in _WORDS.items() if words in details), _unavailable(stage))
 
 
 def _unavailable(stage: str) -> errors.ServiceError:
@@ -123,6 +122,21 @@ def _not_qdrant(stage: str) -> errors.ServiceError:
     )
 
 
+def _untrusted(stage: str) -> errors.ServiceError:
+    return errors.Misconfigured(
+        "STORE_CERTIFICATE", "the vector store's certificate is not trusted; name its CA file", stage=stage
+    )
+
+
+def _no_tls(stage: str) -> errors.ServiceError:
+    return errors.Misconfigured("STORE_CERTIFICATE", "the vector store does not speak TLS; use http://", stage=stage)
+
+
+_WORDS = {
+    "http1.x server": _not_qdrant,
+    "CERTIFICATE_VERIFY_FAILED": _untrusted,
+    "WRONG_VERSION_NUMBER": _no_tls,
+}
 _TABLE = cast(
     "dict[Any, Callable[[str], errors.ServiceError]]",
     {

@@ -150,6 +150,17 @@ async def test_a_caller_who_leaves_ends_the_call(store, server):
     await fine(store)
 
 
+async def test_a_channel_closed_under_a_call_is_unavailable(store, server):
+    """A call that is under way when the channel is closed ends as if the server had gone."""
+    hang = Hang()
+    server.faults.append(hang)
+    waiting = asyncio.create_task(search(store, NORTH))
+    await hang.begun.wait()
+    await store._channel.close()
+    with pytest.raises(Unavailable):
+        await waiting
+
+
 async def test_a_server_that_comes_back_is_found(store, server):
     """While nothing listens every call is Unavailable; afterwards they work without anybody's help."""
     await server.line.refuse()
@@ -203,6 +214,25 @@ async def test_an_answer_over_grpcs_limit_is_no_overload(store, server):
     with pytest.raises(InferenceFailed) as raised:
         await search(store, NORTH)
     assert raised.value.reason == "STORE_ANSWER_TOO_LARGE"
+
+
+@pytest.mark.parametrize(
+    "words", ["SSL_ERROR_SSL: error:1: CERTIFICATE_VERIFY_FAILED: self signed", "WRONG_VERSION_NUMBER"]
+)
+async def test_a_wrong_certificate_is_the_operators(store, server, words):
+    """What the channel says of TLS is told from a server that is down."""
+    server.faults.extend([fails(CODE.UNAVAILABLE, message=words)] * 2)
+    with pytest.raises(Misconfigured) as raised:
+        await search(store, NORTH)
+    assert raised.value.reason == "STORE_CERTIFICATE"
+    await fine(store)
+
+
+async def test_a_certificate_file_that_is_missing_is_named(tmp_path):
+    """A path that leads nowhere stops the start."""
+    with pytest.raises(Misconfigured) as raised:
+        await QdrantStore.open(QdrantTarget.parse("q", ca_file=tmp_path / "none.pem"))
+    assert raised.value.reason == "STORE_CA_FILE"
 
 
 async def test_a_write_that_the_server_did_not_finish_is_not_acknowledged(store, server):

@@ -19,12 +19,12 @@ from contract.vector_store_suite import (
 )
 from qdrant_client import grpc as pb
 from qdrant_engine import to_payload
-from qdrant_stand_in import stand_in
+from qdrant_stand_in import CODE, altered, fails, stand_in
 
 from gateway.ports import AnyOf, Document, Filter
 from gateway.stores.point_ids import ID_KEY, to_point_id
 from gateway.stores.qdrant import MAX_TIED, QdrantStore
-from gateway.stores.qdrant_collections import METADATA_KEY, Memory, QdrantIndex
+from gateway.stores.qdrant_collections import MAX_REMEMBERED, METADATA_KEY, Known, Memory, QdrantIndex
 from gateway.stores.qdrant_requests import MAX_REQUEST_BYTES
 from gateway.stores.qdrant_target import QdrantTarget
 from gateway.stores.qdrant_values import LIMITS, from_pb_id
@@ -145,15 +145,33 @@ async def test_a_collection_made_again_with_another_size_is_noticed(filled, serv
 
 async def test_a_collection_made_again_with_another_encoder_is_noticed(filled, server):
     """A search with the new encoder works at once; one with the old is refused once the memory is over."""
-    async with await QdrantStore.open(target(server), memory=Memory(kept_s=0)) as other:
-        await other.drop(NAME, deadline=soon())
-        await other.create(NAME, dimension=DIMENSION, encoder=OTHER_ENCODER, deadline=soon())
+    async with await QdrantStore.open(target(server), memory=Memory(kept_s=0)) as forgetful:
+        await search(forgetful, NORTH)
+        async with await QdrantStore.open(target(server)) as other:
+            await other.drop(NAME, deadline=soon())
+            await other.create(NAME, dimension=DIMENSION, encoder=OTHER_ENCODER, deadline=soon())
+        for store in (forgetful, filled):
+            assert await search(store, NORTH, encoder=OTHER_ENCODER) == []
+        server.calls.clear()
         with pytest.raises(Misconfigured) as raised:
-            await search(other, NORTH)
+            await search(forgetful, NORTH)
         assert raised.value.reason == "ENCODER_MISMATCH"
-    assert await search(filled, NORTH, encoder=OTHER_ENCODER) == []
-    with pytest.raises(Misconfigured):
-        await search(filled, NORTH)
+        assert [method for method, _ in server.calls] == ["Collections.Get"]
+
+
+async def test_a_memory_that_is_over_is_asked_again(server):
+    """A store that remembers nothing notices another encoder although nobody told it."""
+    async with (
+        await QdrantStore.open(target(server)) as maker,
+        await QdrantStore.open(target(server), memory=Memory(kept_s=0)) as forgetful,
+    ):
+        await maker.create(NAME, dimension=DIMENSION, encoder=ENCODER, deadline=soon())
+        assert await search(forgetful, NORTH) == []
+        await maker.drop(NAME, deadline=soon())
+        await maker.create(NAME, dimension=DIMENSION, encoder=OTHER_ENCODER, deadline=soon())
+        with pytest.raises(Misconfigured) as raised:
+            await search(forgetful, NORTH)
+        assert raised.value.reason == "ENCODER_MISMATCH"
 
 
 async def test_a_collection_dropped_elsewhere_is_not_found(filled, server):
@@ -243,6 +261,50 @@ async def test_the_api_key_goes_with_every_call_and_nowhere_else(server, caplog)
     shown = repr(target(server, api_key="wr0ng")) + str(raised.value) + caplog.text
     assert "wr0ng" not in shown
     assert "in the clear" in caplog.text
+
+
+@pytest.mark.parametrize("gone", [True, False])
+async def test_a_collection_that_goes_while_collections_are_listed(filled, server, gone):
+    """One that is dropped between its name and its description is left out; any other failure fails the list."""
+    await filled.create("b", dimension=2, encoder=ENCODER, deadline=soon())
+    code = CODE.NOT_FOUND if gone else CODE.PERMISSION_DENIED
+    server.faults.extend([altered(lambda _: None), fails(code)])
+    if gone:
+        assert [one.name for one in await filled.list(deadline=soon())] == [NAME]
+        return
+    with pytest.raises(Misconfigured) as raised:
+        await filled.list(deadline=soon())
+    assert raised.value.reason == "STORE_ACCESS_DENIED"
+
+
+async def test_a_collection_that_another_drops_first_is_not_found(filled, server):
+    """Of two who drop a collection at once, one is told that there is none."""
+    server.faults.extend([altered(lambda _: None), altered(lambda answer: setattr(answer, "result", False))])
+    with pytest.raises(NotFound):
+        await filled.drop(NAME, deadline=soon())
+
+
+async def test_nothing_to_write_still_needs_a_collection(filled, server):
+    """Empty batches ask whether the collection is there, and a batch without its vectors is not sent."""
+    await filled.upsert(NAME, [], [], deadline=soon())
+    await filled.delete(NAME, [], deadline=soon())
+    await filled.drop(NAME, deadline=soon())
+    for call in (filled.upsert(NAME, [], [], deadline=soon()), filled.delete(NAME, [], deadline=soon())):
+        with pytest.raises(NotFound):
+            await call
+    with pytest.raises(InferenceFailed) as raised:
+        await filled.upsert(NAME, [Document(id=1, text="a")], [], deadline=soon())
+    assert raised.value.reason == "VECTOR_COUNT"
+
+
+def test_memory_has_a_limit():
+    """However many collections are asked for, no more than so many are remembered."""
+    memory = Memory()
+    for number in range(MAX_REMEMBERED + 1):
+        memory.put(Known(name=str(number), dimension=1, encoder=ENCODER))
+    assert memory.get("0") is None
+    assert memory.get(str(MAX_REMEMBERED)) is not None
+    assert len(memory._seen) <= MAX_REMEMBERED
 
 
 async def test_proxies_in_the_environment_are_not_for_it(server, monkeypatch):

@@ -1,5 +1,6 @@
 """`twostage up` as real processes."""
 
+import json
 import os
 import signal
 import socket
@@ -51,17 +52,26 @@ def test_calls_take_no_proxy(running: UpProcess, monkeypatch: pytest.MonkeyPatch
 
 
 def test_interrupt_stops_everything(home: Path, tmp_path: Path) -> None:
-    """Ctrl-C ends with status 0, the gateway first, and leaves no process and no port behind."""
-    with UpProcess(home, tmp_path / "log") as up:
+    """Ctrl-C ends with status 0, the gateway first, and leaves no process and no port behind; JSON lines stay JSON."""
+    with UpProcess(home, tmp_path / "log", "--log-format", "json") as up:
         assert up.interrupt() == 0
         assert up.survivors() == []
-        log = up.log.read_text()
-        draining = [line.partition(" ")[0] for line in log.splitlines() if "draining" in line]
+        lines = [json.loads(line) for line in up.log.read_text().splitlines() if line.startswith("{")]
+        draining = [line["service"] for line in lines if "draining" in line["message"]]
         assert draining[0] == "gateway"
         assert sorted(draining) == ["encoder", "gateway", "reranker"]
         for port in (up.gateway_port, up.encoder_port, up.reranker_port):
             with socket.socket() as probe:
                 assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_a_second_signal_ends_everything_at_once(home: Path, tmp_path: Path) -> None:
+    """Whoever does not want to wait for a gateway that does not drain does not have to."""
+    with UpProcess(home, tmp_path / "log") as up:
+        up.child("gateway").suspend()
+        up.process.send_signal(signal.SIGINT)
+        assert up.interrupt(signal.SIGTERM) == 128 + signal.SIGINT
+        assert up.survivors() == []
 
 
 def test_a_server_that_dies_takes_the_others_down(home: Path, tmp_path: Path) -> None:

@@ -236,7 +236,7 @@ async def test_payload_counts_towards_the_size_of_an_answer() -> None:
     """Without texts the largest payloads are what is measured, wherever they stand in the pool (14)."""
     async with open_rig() as rig:
         await rig.fill()
-        await rig.upsert([document(one, "alpha" + "x" * 60_000) for one in range(100)])
+        await rig.upsert([document(one, "alpha" + "x" * 65_000) for one in range(100)])
         await rig.upsert([document(1_000 + one, "alpha", big="y" * 60_000) for one in range(100)])
         failed = await failure(rig.ask(pool_size=200, top_k=100, include_text=False, payload_fields=["big"]))
         assert failed.reason == "ANSWER_TOO_LARGE"

@@ -18,6 +18,7 @@ from serving.interceptors import request_id
 from serving.metrics import ServerMetrics
 from serving.server import open_server
 
+pytestmark = pytest.mark.timeout(30)
 PRIVATE = "the user's own words"
 TRAILER = ("twostage-total-us", "7")
 CODE = grpc.StatusCode

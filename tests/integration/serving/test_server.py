@@ -21,6 +21,7 @@ from serving.errors import Misconfigured
 from serving.metrics import ServerMetrics
 from serving.server import deadline_of, open_server
 
+pytestmark = pytest.mark.timeout(30)
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 CODE = grpc.StatusCode

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from serving.batcher import Answer, Batcher, BatchReport
 from serving.batching import BatchLimits
 from serving.deadline import Deadline
 from serving.errors import DeadlineSpent, InferenceFailed, NotReady, Overloaded
+
+pytestmark = pytest.mark.timeout(30)
 
 SOON = 30.0
 """Seconds: a deadline that no test reaches."""
@@ -484,12 +487,26 @@ async def test_queue_and_compute_add_up_and_do_not_overlap():
     assert sum(report.row_count for report in reports) == 20
 
 
-async def test_a_request_alone_spends_what_its_batches_took():
-    """Without competition the compute part is exactly the sum of the batches' durations (field failure 73)."""
-    device, reports = Device(), list[BatchReport]()
-    async with Batcher(device, limits(rows=2), on_batch=reports.append) as batcher:
-        answer = await submit(batcher, items(*range(6)))
-    assert answer.compute == pytest.approx(sum(report.seconds for report in reports) * 1e9, abs=1)
+async def test_every_nanosecond_is_told_once(monkeypatch: pytest.MonkeyPatch):
+    """On a clock that only computing moves, a request's parts are its own batches and the ones it waited for."""
+    clock = [0]
+    monkeypatch.setattr(time, "monotonic_ns", lambda: clock[0])
+
+    def answer(rows: Sequence[Item]) -> Sequence[Any]:
+        clock[0] += 100
+        return names(rows)
+
+    device = Device(answer)
+    async with Batcher(device, limits(rows=2)) as batcher:
+        alone = await submit(batcher, items(*range(6)))
+        async with held(device, batcher) as first:
+            second = asyncio.create_task(submit(batcher, items("b1", "b2", "b3")))
+            await waiting(batcher, 3)
+            third = asyncio.create_task(submit(batcher, items("c1", "c2")))
+            await waiting(batcher, 5)
+        parts = [(answer.queue, answer.compute) for answer in [alone, await first, await second, await third]]
+    # b1 and b2 share a batch, b3 and c1 the next, c2 is last: each request waits for what came before it.
+    assert parts == [(0, 300), (0, 100), (100, 200), (200, 200)]
 
 
 async def test_a_report_counts_rows_tokens_and_padding():

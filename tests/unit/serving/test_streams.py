@@ -8,6 +8,8 @@ import pytest
 
 from serving.streams import answer_in_order
 
+pytestmark = pytest.mark.timeout(30)
+
 
 async def numbers(count: int) -> AsyncIterator[int]:
     """Yield 0, 1, 2, ..."""

@@ -200,6 +200,7 @@ def test_no_text_yields_a_special_token(
         _LOADED[whitespace_split] = make(tmp_path_factory.mktemp("t"), whitespace_split=whitespace_split)
     (ids,) = _LOADED[whitespace_split].content_ids([text])
     assert not {BOS, PAD, EOS, MASK} & set(ids)
+    assert all(token < len(vocabulary()) for token in ids), "an id that the table has no row for"
 
 
 _LOADED: dict[bool, FrozenTokenizer] = {}
