@@ -194,7 +194,7 @@ class Candidates(Record):
     """candidates.json: everything after this works on these pools and never searches again."""
 
     pool_digest: str
-    """"sha256:" and 64 hexadecimal digits over questions, judgments, ids and texts of every pool; no scores, no times."""
+    """See `evaluation.pools.digest`: over questions, judgments, ids and texts of every pool; no scores, no times."""
     questions: tuple[FrozenPool, ...]
     failed: tuple[FailedSearch, ...] = ()
 

@@ -68,7 +68,7 @@ class EdgeProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             handle = theirs.fileno()
-            command = [sys.executable, "-m", "gateway.stores.edge_worker", str(self._root), str(handle)]
+            command = [sys.executable, "-P", "-m", "gateway.stores.edge_worker", str(self._root), str(handle)]
             self._process = subprocess.Popen(  # noqa: S603 - our own program
                 command, pass_fds=[handle], stdin=subprocess.DEVNULL
             )

@@ -214,6 +214,24 @@ async def test_a_caller_that_leaves_stops_the_backends_work() -> None:
         assert numbers((await rig.ask()).hits) == [1]
 
 
+async def test_a_caller_that_leaves_after_the_pool_stops_the_rerank() -> None:
+    """A stream whose reader has what it wants ends the work that is left, and the next one is whole (2, 10)."""
+    async with open_rig() as rig:
+        await rig.fill("alpha")
+        hang = Hang()
+        rig.reranker.script.append(hang)
+        message = pb.SearchStreamRequest(request=request())
+        call = rig.search.SearchStream(message)
+        first = await call.read()
+        assert first.WhichOneof("part") == "retrieved"
+        await asyncio.wait_for(hang.begun.wait(), 20)
+        call.cancel()
+        await asyncio.wait_for(hang.cancelled.wait(), 20)
+        await rig.counted(CODE.CANCELLED, "SearchStream")
+        parts = [part.WhichOneof("part") async for part in rig.search.SearchStream(message)]
+        assert parts == ["retrieved", "final"]
+
+
 async def test_a_channel_closed_under_a_call_is_an_answer() -> None:
     """A stub call whose channel is closed ends as Unavailable, not as a caller left waiting (field failure 9)."""
     fake, gate = FakeEncoder(), Gate()

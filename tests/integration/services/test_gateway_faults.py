@@ -220,6 +220,7 @@ async def test_a_stream_that_fails_late_has_given_its_pool() -> None:
         ("search", request(collection="none"), CODE.NOT_FOUND, "COLLECTION_NOT_FOUND"),
         ("search", request(""), CODE.INVALID_ARGUMENT, "TEXT_BLANK"),
         ("search", request(top_k=0), CODE.INVALID_ARGUMENT, "OUT_OF_RANGE"),
+        ("search", request(filter=pb.Filter(must=[pb.Condition()])), CODE.INVALID_ARGUMENT, "CONDITION_REQUIRED"),
         ("search", request(collection="/"), CODE.INVALID_ARGUMENT, "COLLECTION_NAME"),
         ("describe", pb.DescribeCollectionRequest(collection="none"), CODE.NOT_FOUND, "COLLECTION_NOT_FOUND"),
         ("drop", pb.DropCollectionRequest(collection="none"), CODE.NOT_FOUND, "COLLECTION_NOT_FOUND"),

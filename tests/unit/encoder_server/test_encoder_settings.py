@@ -35,7 +35,7 @@ def answer(texts: int, *, packed: bool) -> pb.EncodeResponse:
     return pb.EncodeResponse(
         embeddings=[whole] * texts,
         timings=pb.Timings(total=hour, tokenize=hour, queue=hour, compute=hour),
-        model=pb.ModelReference(id="i" * 500, revision="r" * 500, digest="d" * 71, precision="fp32", device="cuda"),
+        model=pb.ModelReference(id="i" * 1_500, revision="r" * 1_500, digest="d" * 71, precision="fp32", device="cuda"),
     )
 
 
