@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from cli import collections, demo, doctor, index, models, search, up
+from cli import collections, demo, doctor, evaluate, index, models, search, up
 from cli.console import EXIT_CODES
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app.command(epilog=EXIT_CODES)(index.index)
 app.command(epilog=EXIT_CODES)(search.search)
 app.add_typer(collections.app, name="collections")
 app.add_typer(models.app, name="models")
+app.add_typer(evaluate.app, name="evaluate")
 app.command(epilog=EXIT_CODES)(doctor.doctor)
 app.command(epilog=EXIT_CODES)(demo.demo)
 

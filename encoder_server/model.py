@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from enum import Enum
 
+from encoder_server.splitting import Measured, Piece, Unsplittable, split
 from serving.bundle import Manifest
 from serving.errors import InvalidRequest
 from serving.tokens import FrozenTokenizer, Tokens
@@ -45,3 +46,33 @@ def tokenize(tokenizer: FrozenTokenizer, texts: Sequence[str], *, prefix: str, t
             message = f"{row.untruncated_count} tokens, the limit is {tokenizer.max_tokens}"
             raise InvalidRequest("TEXT_TOO_LONG", message, field=field)
     return rows
+
+
+def split_text(tokenizer: FrozenTokenizer, text: str, *, prefix: str, overlap_tokens: int, field: str) -> list[Piece]:
+    """Split a text into passages that `tokenize` takes whole.
+
+    Args:
+        tokenizer: The bundle's.
+        text: To be split.
+        prefix: The role's.
+        overlap_tokens: Most tokens that neighbours share.
+        field: Names the text in errors.
+
+    Raises:
+        InvalidRequest: The text is blank (`TEXT_BLANK`), or one of its characters is over the limit (`TEXT_TOO_LONG`).
+    """
+    bare = len(tokenizer.content_ids([prefix])[0])
+
+    def measure(texts: Sequence[str]) -> list[Measured]:
+        contents = tokenizer.content_ids([prefix + one for one in texts])
+        return [
+            Measured(tokenizer.single(ids).untruncated_count, blank=tokenizer.blank(ids[bare:])) for ids in contents
+        ]
+
+    if measure([text])[0].blank:
+        raise InvalidRequest("TEXT_BLANK", "no visible character", field=field)
+    try:
+        return split(text, measure, max_tokens=tokenizer.max_tokens, overlap_tokens=overlap_tokens)
+    except Unsplittable as error:
+        message = f"one character is over the limit of {tokenizer.max_tokens} tokens"
+        raise InvalidRequest("TEXT_TOO_LONG", message, field=field) from error

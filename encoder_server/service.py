@@ -1,12 +1,13 @@
 """The encoder's RPCs: validate, submit, convert."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, TypeAlias
 
 import grpc
 
-from encoder_server.model import Role, prefix_of, tokenize
+from encoder_server.model import Role, prefix_of, split_text, tokenize
 from encoder_server.settings import EncoderSettings
+from encoder_server.splitting import Piece
 from retrieval.encoder.v1 import encoder_pb2 as pb
 from retrieval.encoder.v1 import encoder_pb2_grpc as pb_grpc
 from serving.batcher import Answer
@@ -25,6 +26,8 @@ SERVICE = pb.DESCRIPTOR.services_by_name["EncoderService"].full_name
 ROLES = {pb.INPUT_TYPE_QUERY: Role.QUERY, pb.INPUT_TYPE_PASSAGE: Role.PASSAGE}
 OVERLONGS = {pb.OVERLONG_UNSPECIFIED: False, pb.OVERLONG_REJECT: False, pb.OVERLONG_TRUNCATE: True}
 FORMATS = {pb.VECTOR_FORMAT_UNSPECIFIED: False, pb.VECTOR_FORMAT_FLOATS: False, pb.VECTOR_FORMAT_BYTES: True}
+OVERLAP_SHARE = 8
+"""Neighbouring passages share at most an eighth of the limit unless the caller says otherwise."""
 # Enough that the device always has the next message's rows while one is computed and one is answered.
 MESSAGES_IN_FLIGHT = 4
 
@@ -63,6 +66,26 @@ class EncoderService(pb_grpc.EncoderServiceServicer):
 
         async for response in answer_in_order(request_iterator, answer, MESSAGES_IN_FLIGHT):
             yield response
+
+    async def Split(self, request: pb.SplitRequest, context: Context) -> pb.SplitResponse:  # noqa: N802, ARG002
+        """Split texts into passages within the limit."""
+        engine = self._slot.engine
+        prefix = prefix_of(engine.model.bundle.manifest, _role(request.input_type))
+        _check_texts(request.texts, self._settings)
+        limit = engine.model.max_tokens
+        overlap = request.overlap_tokens if request.HasField("overlap_tokens") else limit // OVERLAP_SHARE
+        if not 0 <= overlap <= limit // 2:
+            raise InvalidRequest("OUT_OF_RANGE", f"{overlap}, 0 to {limit // 2} is wanted", field="overlap_tokens")
+        split = [
+            await engine.tokenize(
+                lambda tokenizer, text=text, field=f"texts[{index}]": split_text(
+                    tokenizer, text, prefix=prefix, overlap_tokens=overlap, field=field
+                )
+            )
+            for index, text in enumerate(request.texts)
+        ]
+        texts = [_split_text(text, pieces) for text, pieces in zip(request.texts, split, strict=True)]
+        return pb.SplitResponse(texts=texts, model=pb.ModelReference(**engine.reference))
 
     async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:  # noqa: N802, ARG002
         """Return the model and the limits."""
@@ -113,27 +136,36 @@ class EncoderService(pb_grpc.EncoderServiceServicer):
 
 def _validate(request: pb.EncodeRequest, settings: EncoderSettings) -> tuple[Role, bool, bool]:
     """Check everything that needs no tokenizer; return role, whether to cut, whether to pack."""
-    if not request.texts:
-        raise InvalidRequest("TEXTS_EMPTY", "at least one text is required", field="texts")
-    if len(request.texts) > settings.max_texts:
-        message = f"{len(request.texts)} texts, the limit is {settings.max_texts}"
-        raise InvalidRequest("TOO_MANY_TEXTS", message, field="texts")
-    if request.input_type not in ROLES:
-        raise InvalidRequest(
-            "INPUT_TYPE_REQUIRED", "INPUT_TYPE_QUERY or INPUT_TYPE_PASSAGE is required", field="input_type"
-        )
+    role = _role(request.input_type)
     for field, value, known in (
         ("overlong", request.overlong, OVERLONGS),
         ("vector_format", request.vector_format, FORMATS),
     ):
         if value not in known:
             raise InvalidRequest("ENUM_UNKNOWN", f"no such value: {value}", field=field)
-    for index, text in enumerate(request.texts):
+    _check_texts(request.texts, settings)
+    return role, OVERLONGS[request.overlong], FORMATS[request.vector_format]
+
+
+def _role(value: pb.InputType.ValueType) -> Role:
+    if value not in ROLES:
+        raise InvalidRequest(
+            "INPUT_TYPE_REQUIRED", "INPUT_TYPE_QUERY or INPUT_TYPE_PASSAGE is required", field="input_type"
+        )
+    return ROLES[value]
+
+
+def _check_texts(texts: Sequence[str], settings: EncoderSettings) -> None:
+    if not texts:
+        raise InvalidRequest("TEXTS_EMPTY", "at least one text is required", field="texts")
+    if len(texts) > settings.max_texts:
+        message = f"{len(texts)} texts, the limit is {settings.max_texts}"
+        raise InvalidRequest("TOO_MANY_TEXTS", message, field="texts")
+    for index, text in enumerate(texts):
         size = len(text.encode("utf-8", "replace"))
         if size > settings.max_text_bytes:
             message = f"{size} bytes, the limit is {settings.max_text_bytes}"
             raise InvalidRequest("TEXT_TOO_LARGE", message, field=f"texts[{index}]")
-    return ROLES[request.input_type], OVERLONGS[request.overlong], FORMATS[request.vector_format]
 
 
 def _embeddings(answer: Answer[FloatArray], rows: list[Tokens], *, packed: bool) -> list[pb.Embedding]:
@@ -146,3 +178,13 @@ def _embeddings(answer: Answer[FloatArray], rows: list[Tokens], *, packed: bool)
         )
         for vector, row in zip(answer.outputs, rows, strict=True)
     ]
+
+
+def _split_text(text: str, pieces: Sequence[Piece]) -> pb.SplitText:
+    """Write passages in bytes, which every language counts alike."""
+    passages = []
+    for piece in pieces:
+        begin = len(text[: piece.begin].encode("utf-8", "replace"))
+        end = begin + len(text[piece.begin : piece.end].encode("utf-8", "replace"))
+        passages.append(pb.Passage(begin=begin, end=end, token_count=piece.token_count))
+    return pb.SplitText(passages=passages)

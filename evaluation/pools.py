@@ -3,11 +3,13 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from evaluation.datasets.model import Question
 from evaluation.figures import DocumentId
 from evaluation.files import require_same
 from evaluation.measures import Judged, Ranking
-from evaluation.records import Candidates, FailedSearch, FrozenPool, Reranked
+from evaluation.records import Asked, Candidates, FailedSearch, FrozenPool, Reranked
 
 RETRIEVE_AGAIN = "run `twostage evaluate retrieve` again"
 RERANK_AGAIN = "run `twostage evaluate rerank` again"
@@ -63,13 +65,13 @@ def judgments(candidates: Candidates, split: str | None = None) -> Mapping[str, 
         candidates: The pools.
         split: Only this one; None for all.
     """
-    everything = (*candidates.questions, *candidates.failed)
-    return {asked.id: judged(asked) for asked in everything if split in {None, asked.split}}
+    everything: tuple[Asked, ...] = (*candidates.questions, *candidates.failed)
+    return {one.id: judged(one) for one in everything if split in {None, one.split}}
 
 
-def judged(asked: FrozenPool | FailedSearch) -> Judged:
+def judged(one: Asked) -> Judged:
     """Return the grades of one question."""
-    return dict(zip(asked.relevant, asked.grades or [1] * len(asked.relevant), strict=True))
+    return dict(zip(one.relevant, one.grades or [1] * len(one.relevant), strict=True))
 
 
 def retrieved(candidates: Candidates) -> Mapping[str, Ranking]:
@@ -80,6 +82,19 @@ def retrieved(candidates: Candidates) -> Mapping[str, Ranking]:
 def reranking(reranked: Reranked) -> Mapping[str, Ranking]:
     """Return question to ids in reranked order."""
     return {pool.id: pool.ranked for pool in reranked.questions}
+
+
+def asked(question: Question) -> dict[str, Any]:
+    """Return the fields of `records.Asked` for a question of a data set."""
+    grades = tuple(question.judged.values())
+    return {
+        "id": question.id,
+        "split": question.split,
+        "lang": question.lang,
+        "query": question.query,
+        "relevant": tuple(question.judged),
+        "grades": () if all(grade == 1 for grade in grades) else grades,
+    }
 
 
 def ids(pool: FrozenPool) -> tuple[DocumentId, ...]:
@@ -103,9 +118,9 @@ def _encoder(record: Candidates | Reranked) -> str:
     return record.provenance.encoder.digest if record.provenance.encoder else "none"
 
 
-def _question(asked: FrozenPool | FailedSearch) -> list[object]:
-    grades = [[str(found), grade] for found, grade in judged(asked).items()]
-    return [asked.id, asked.split, asked.query, grades]
+def _question(one: Asked) -> list[object]:
+    grades = [[str(found), grade] for found, grade in judged(one).items()]
+    return [one.id, one.split, one.query, grades]
 
 
 def _line(values: Sequence[object]) -> bytes:

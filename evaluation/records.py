@@ -162,8 +162,8 @@ class DenseTime(Frozen):
     """The parts as the gateway says."""
 
 
-class FrozenPool(Frozen):
-    """One question and its candidates, in retrieval order."""
+class Asked(Frozen):
+    """A question and its judgments."""
 
     id: str
     split: str
@@ -173,19 +173,18 @@ class FrozenPool(Frozen):
     """Every document that answers it; empty where none does."""
     grades: tuple[int, ...] = ()
     """Parallel to `relevant`: how well; empty where every one is 1."""
+
+
+class FrozenPool(Asked):
+    """One question and its candidates, in retrieval order."""
+
     candidates: tuple[FrozenCandidate, ...]
     latency: DenseTime
 
 
-class FailedSearch(Frozen):
+class FailedSearch(Asked):
     """A question whose search failed: it counts as 0 and is not dropped."""
 
-    id: str
-    split: str
-    lang: str
-    query: str
-    relevant: tuple[DocumentId, ...]
-    grades: tuple[int, ...] = ()
     error: str
     """Status code and message of the call."""
 

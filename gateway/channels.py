@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import TypeVar, cast
 
 import grpc
@@ -24,6 +24,20 @@ RETRY = {
     # gRPC itself answers CANCELLED to a call that reaches a server in the moment in which it closes.
     "retryableStatusCodes": ["UNAVAILABLE", "CANCELLED"],
 }
+# Of every channel of the gateway, whatever is behind it.
+CHANNEL_OPTIONS: Sequence[tuple[str, int]] = (
+    ("grpc.service_config_disable_resolution", 1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    # Less often than the 10 s that the servers allow.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.dns_min_time_between_resolutions_ms", 5_000),
+)
 # What the model servers may refuse that is really our caller's doing.
 CALLERS_REASONS = frozenset({"TEXT_BLANK", "TEXT_TOO_LONG", "TEXT_TOO_LARGE"})
 DEFAULT_RETRY_S = 0.5
@@ -38,23 +52,8 @@ def open_channel(target: str, service: str) -> grpc.aio.Channel:
         "loadBalancingConfig": [{"round_robin": {}}],
         "methodConfig": [{"name": [{"service": service}], "retryPolicy": RETRY}],
     }
-    return grpc.aio.insecure_channel(
-        target,
-        options=[
-            ("grpc.service_config", json.dumps(config)),
-            ("grpc.service_config_disable_resolution", 1),
-            ("grpc.enable_http_proxy", 0),
-            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-            ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-            # Less often than the 10 s that the servers allow.
-            ("grpc.keepalive_time_ms", 30_000),
-            ("grpc.keepalive_timeout_ms", 10_000),
-            ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.min_reconnect_backoff_ms", 100),
-            ("grpc.max_reconnect_backoff_ms", 2_000),
-            ("grpc.dns_min_time_between_resolutions_ms", 5_000),
-        ],
-    )
+    options = [("grpc.service_config", json.dumps(config)), *CHANNEL_OPTIONS]
+    return grpc.aio.insecure_channel(target, options=options)
 
 
 async def call(peer: str, answer: Awaitable[T]) -> T:

@@ -10,6 +10,7 @@ from google.protobuf import struct_pb2
 
 from gateway.ids import MAX_TEXT_BYTES as MAX_ID_BYTES
 from gateway.ids import parse_text
+from gateway.indexing import Overlong
 from gateway.pipeline import Hit, RerankMode, Result, SearchQuery
 from gateway.ports import (
     AnyOf,
@@ -21,6 +22,7 @@ from gateway.ports import (
     Filter,
     HasId,
     Model,
+    Part,
     Payload,
     Range,
 )
@@ -51,6 +53,12 @@ RERANK_MODES = {
     pb.RERANK_OFF: RerankMode.OFF,
 }
 
+OVERLONGS = {
+    pb.OVERLONG_UNSPECIFIED: Overlong.REJECT,
+    pb.OVERLONG_REJECT: Overlong.REJECT,
+    pb.OVERLONG_TRUNCATE: Overlong.TRUNCATE,
+    pb.OVERLONG_SPLIT: Overlong.SPLIT,
+}
 
 # --- requests ------------------------------------------------------------------------------------------------------
 
@@ -76,6 +84,7 @@ def search_of(request: pb.SearchRequest) -> SearchQuery:
         filter=filter_of(request.filter) if request.HasField("filter") else None,
         rerank=RERANK_MODES[request.rerank],
         payload_fields=tuple(request.payload_fields),
+        fold_to_parent=request.fold_to_parent,
     )
 
 
@@ -97,6 +106,15 @@ def documents_of(messages: Sequence[pb.Document]) -> list[Document]:
             raise InvalidRequest("ID_DUPLICATE", "the id occurs twice in this message", field=f"documents[{index}].id")
         seen.add(document.id)
     return documents
+
+
+def overlong_of(message: pb.UpsertDocumentsRequest) -> Overlong:
+    """Read what is to become of texts over the token limit."""
+    if message.overlong not in OVERLONGS:
+        raise InvalidRequest("ENUM_UNKNOWN", f"no such value: {message.overlong}", field="overlong")
+    if message.overlong == pb.OVERLONG_UNSPECIFIED and message.truncate:
+        return Overlong.TRUNCATE
+    return OVERLONGS[message.overlong]
 
 
 def ids_of(messages: Sequence[pb.DocumentId], field: str = "ids") -> list[DocumentId]:
@@ -272,7 +290,12 @@ def answer_bytes(hits: Iterable[Hit], *, with_text: bool) -> int:
 
 def document_message(document: Document) -> pb.Document:
     """Write a document."""
-    return pb.Document(id=id_message(document.id), text=document.text, payload=struct_of(document.payload))
+    return pb.Document(
+        id=id_message(document.id),
+        text=document.text,
+        payload=struct_of(document.payload),
+        **_part_fields(document.part),
+    )
 
 
 def collection_message(collection: Collection) -> pb.Collection:
@@ -320,7 +343,14 @@ def _hit(hit: Hit, *, with_text: bool) -> pb.Hit:
         text_missing=hit.text_missing,
         text=candidate.text if with_text else None,
         payload=struct_of(candidate.payload) if candidate.payload else None,
+        **_part_fields(candidate.part),
     )
+
+
+def _part_fields(part: Part | None) -> dict[str, Any]:
+    if part is None:
+        return {}
+    return {"parent": id_message(part.parent), "part": part.number, "part_count": part.count}
 
 
 def timings_message(time: SearchTime) -> pb.Timings:

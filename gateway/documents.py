@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from gateway.convert import collection_name, document_message, documents_of, ids_of
+from gateway.convert import collection_name, document_message, documents_of, ids_of, overlong_of
 from gateway.indexing import Indexer
 from gateway.ports import VectorStore
 from gateway.settings import GatewaySettings
@@ -55,7 +55,7 @@ class DocumentService(pb_grpc.DocumentServiceServicer):
         self, request: pb.DeleteDocumentsRequest, context: Context
     ) -> pb.DeleteDocumentsResponse:
         """Delete documents."""
-        await self._store.delete(
+        await self._indexer.delete(
             collection_name(request.collection),
             ids_of(request.ids),
             deadline=deadline_of(context, self._settings.default_deadline_s),
@@ -81,7 +81,7 @@ class DocumentService(pb_grpc.DocumentServiceServicer):
             stored = await self._indexer.upsert(
                 collection_name(message.collection),
                 documents_of(message.documents),
-                truncate=message.truncate,
+                overlong=overlong_of(message),
                 deadline=deadline,
             )
         except Exception as error:  # noqa: BLE001 - reported in the message's own answer
@@ -90,5 +90,10 @@ class DocumentService(pb_grpc.DocumentServiceServicer):
             return pb.UpsertDocumentsResponse(sequence=message.sequence, failure=failure)
         return pb.UpsertDocumentsResponse(
             sequence=message.sequence,
-            stored=pb.Stored(stored_count=stored.stored_count, truncated_count=stored.truncated_count),
+            stored=pb.Stored(
+                stored_count=stored.stored_count,
+                truncated_count=stored.truncated_count,
+                split_count=stored.split_count,
+                part_count=stored.part_count,
+            ),
         )

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gateway.channels import call
-from gateway.ports import Encoded, Model, ServerTime, Vector
+from gateway.ports import Encoded, EncoderInfo, Model, ServerTime, Vector
 from retrieval.encoder.v1 import encoder_pb2 as pb
 from retrieval.encoder.v1.encoder_pb2_grpc import EncoderServiceStub
 from serving.deadline import Deadline
@@ -46,11 +46,22 @@ class EncoderClient:
         )
         return await self._encode(request, deadline)
 
-    async def model(self, *, deadline: Deadline) -> tuple[Model, int]:
-        """Return the model being served and its dimension."""
+    async def split(self, texts: Sequence[str], *, deadline: Deadline) -> Sequence[Sequence[str]]:
+        """Split passages at the encoder's token limit."""
+        request = pb.SplitRequest(texts=texts, input_type=pb.INPUT_TYPE_PASSAGE)
+        timeout = deadline.require("encode")
+        response = await call(PEER, self._stub.Split(request, timeout=timeout))
+        if len(response.texts) != len(texts):
+            raise InferenceFailed("ENCODER_FAILED", f"{len(response.texts)} texts came back split for {len(texts)}")
+        return [_passages(text, split.passages) for text, split in zip(texts, response.texts, strict=True)]
+
+    async def info(self, *, deadline: Deadline) -> EncoderInfo:
+        """Return the model being served, its dimension and its prefix."""
         timeout = deadline.require("encode")
         response = await call(PEER, self._stub.GetModel(pb.GetModelRequest(), timeout=timeout))
-        return _model(response.model), response.dimension
+        return EncoderInfo(
+            model=_model(response.model), dimension=response.dimension, passage_prefix=response.passage_prefix
+        )
 
     async def _encode(self, request: pb.EncodeRequest, deadline: Deadline) -> Encoded:
         timeout = deadline.require("encode")
@@ -65,6 +76,16 @@ class EncoderClient:
                 compute=from_duration(response.timings.compute),
             ),
         )
+
+
+def _passages(text: str, spans: Sequence[pb.Passage]) -> list[str]:
+    data = text.encode()
+    if not spans or not all(0 <= span.begin < span.end <= len(data) for span in spans):
+        raise InferenceFailed("ENCODER_FAILED", f"{len(spans)} passages do not lie within their text")
+    try:
+        return [data[span.begin : span.end].decode() for span in spans]
+    except UnicodeDecodeError as error:
+        raise InferenceFailed("ENCODER_FAILED", "a passage begins or ends within a character") from error
 
 
 def _vectors(response: pb.EncodeResponse, count: int) -> list[Vector]:

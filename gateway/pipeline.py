@@ -6,10 +6,28 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from gateway.ids import sort_key
-from gateway.ports import Candidate, Encoder, Filter, Found, Model, Reranked, Reranker, Scored, VectorStore
+from gateway.ports import (
+    Candidate,
+    DocumentId,
+    Encoded,
+    Encoder,
+    Filter,
+    Found,
+    Model,
+    Reranked,
+    Reranker,
+    Scored,
+    ServerTime,
+    VectorStore,
+)
 from gateway.timings import SearchTimer
 from serving.deadline import Deadline
 from serving.errors import DeadlineSpent, InvalidRequest, NotReady, Overloaded, ServiceError, Unavailable
+
+
+MAX_PARTS_PER_DOCUMENT = 16
+"""How many times the pool's size is read at most to fill a pool that is folded."""
+FOLD_STEP = 4
 
 
 class RerankMode(Enum):
@@ -31,6 +49,8 @@ class SearchQuery:
     filter: Filter | None = None
     rerank: RerankMode = RerankMode.REQUIRED
     payload_fields: Sequence[str] = ()
+    fold_to_parent: bool = False
+    """Whether the parts of a document count as one in `pool_size`, the best of them standing for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,15 +110,7 @@ class Pipeline:
             encoded = await self.encoder.encode_query(search.query, deadline=deadline.within(self.caps.encode))
             timer.server_said(encoded.time)
         with _stage("search", timer):
-            found = await self.store.search(
-                search.collection,
-                encoded.vectors[0],
-                encoder=encoded.model,
-                pool_size=search.pool_size,
-                filter=search.filter,
-                payload_fields=search.payload_fields,
-                deadline=deadline.within(self.caps.search),
-            )
+            found = await self._search(search, encoded, deadline.within(self.caps.search))
             timer.server_said(found.time)
         pool = _pool(found)
         return Result(
@@ -107,6 +119,26 @@ class Pipeline:
             encoder=encoded.model,
             text_missing_count=sum(hit.text_missing for hit in pool),
         )
+
+    async def _search(self, search: SearchQuery, encoded: Encoded, deadline: Deadline) -> Found:
+        """Return the pool; where it is to be folded, read on until it is full or there is nothing left to read."""
+        size, time = search.pool_size, ServerTime()
+        while True:
+            found = await self.store.search(
+                search.collection,
+                encoded.vectors[0],
+                encoder=encoded.model,
+                pool_size=size,
+                filter=search.filter,
+                payload_fields=search.payload_fields,
+                deadline=deadline,
+            )
+            time = time.plus(found.time)
+            pool = folded(found.candidates) if search.fold_to_parent else found.candidates
+            all_read = len(found.candidates) < size or size >= search.pool_size * MAX_PARTS_PER_DOCUMENT
+            if len(pool) >= search.pool_size or all_read:
+                return Found(candidates=pool[: search.pool_size], time=time)
+            size *= FOLD_STEP
 
     async def rerank(self, search: SearchQuery, retrieved: Result, deadline: Deadline, timer: SearchTimer) -> Result:
         """Run the second stage on what the first found.
@@ -131,6 +163,14 @@ class Pipeline:
                 raise
             return replace(retrieved, skipped_reason=_skipped_reason(error))
         return _with_scores(search, retrieved, scorable, reranked)
+
+
+def folded(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Keep of every split document the first part only; whole documents stay."""
+    first: dict[DocumentId, Candidate] = {}
+    for candidate in candidates:
+        first.setdefault(candidate.part.parent if candidate.part else candidate.id, candidate)
+    return list(first.values())
 
 
 def _pool(found: Found) -> list[Hit]:

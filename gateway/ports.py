@@ -6,18 +6,22 @@ monotonic clock, so that sums are exact.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
 
+from gateway.parameters import DEFAULT_PARAMETERS, CollectionParameters, CollectionStatus
 from serving.deadline import Deadline
 
 Vector = npt.NDArray[np.float32]
 Payload = Mapping[str, Any]
 DocumentId = int | UUID | str
 """An unsigned 64-bit number, a UUID, or any other text."""
+Cursor = int | UUID
+"""Where a scan goes on; only the store that gave it knows what it means."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +36,30 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderInfo:
+    """What an encoder server says of itself."""
+
+    model: Model
+    dimension: int
+    passage_prefix: str = ""
+    """What it puts in front of every passage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTime:
     """What a stage's server says of its own time, in nanoseconds."""
 
     queue: int = 0
     tokenize: int = 0
     compute: int = 0
+
+    def plus(self, other: "ServerTime") -> "ServerTime":
+        """Return the time of both."""
+        return ServerTime(
+            queue=self.queue + other.queue,
+            tokenize=self.tokenize + other.tokenize,
+            compute=self.compute + other.compute,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +73,17 @@ class Encoded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Which part of a split document a stored one is."""
+
+    parent: DocumentId
+    number: int
+    """From 1."""
+    count: int
+    """Parts of the parent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """A document of the pool."""
 
@@ -60,6 +93,8 @@ class Candidate:
     text: str | None
     """None where the stored document has no usable text."""
     payload: Payload = field(default_factory=dict)
+    part: Part | None = None
+    """None where it is whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +131,19 @@ class Document:
     id: DocumentId
     text: str
     payload: Payload = field(default_factory=dict)
+    part: Part | None = None
+    """None where it is whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Some stored documents with their vectors, in the store's own order."""
+
+    documents: Sequence[Document]
+    vectors: Sequence[Vector]
+    """float32 [dimension] each, of length 1, bit for bit as the store holds them."""
+    next: Cursor | None
+    """Where to go on; None where nothing is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +151,19 @@ class Collection:
     """A collection and the encoder it belongs to."""
 
     name: str
+    """Its own name, never an alias."""
     document_count: int
     dimension: int
     encoder: Model
     disk_bytes: int = 0
+    passage_prefix: str = ""
+    """What the encoder put in front of every passage."""
+    schema_version: int = 1
+    """Of the layout in which documents are stored."""
+    status: CollectionStatus = CollectionStatus.GREEN
+    parameters: CollectionParameters = DEFAULT_PARAMETERS
+    aliases: Sequence[str] = ()
+    """Other names under which it is found, sorted."""
 
 
 # --- filters -------------------------------------------------------------------------------------------------------
@@ -132,6 +189,33 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DateRange:
+    """The payload text at `key` (for a list: any element) is an instant within the bounds.
+
+    Instants are RFC 3339; without an offset they are UTC, and a date alone is its first moment. Compared to the
+    microsecond. Bounds are aware.
+    """
+
+    key: str
+    gt: datetime | None = None
+    gte: datetime | None = None
+    lt: datetime | None = None
+    lte: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextMatch:
+    """Every word of `text` is in the payload text at `key` (for a list: in its elements taken together).
+
+    A word is a longest run of letters and digits, compared whole and in lower case; order does not matter. The
+    collection needs a text index of the key: without one the stores compare differently.
+    """
+
+    key: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Exists:
     """The payload has a value at `key` that is neither null nor an empty list."""
 
@@ -154,7 +238,7 @@ class Filter:
     must_not: Sequence["Condition"] = ()
 
 
-Condition = AnyOf | Range | Exists | HasId | Filter
+Condition = AnyOf | Range | DateRange | TextMatch | Exists | HasId | Filter
 
 
 # --- ports ---------------------------------------------------------------------------------------------------------
@@ -169,8 +253,11 @@ class Encoder(Protocol):
     async def encode_passages(self, texts: Sequence[str], *, truncate: bool, deadline: Deadline) -> Encoded:
         """Encode passages, all or none."""
 
-    async def model(self, *, deadline: Deadline) -> tuple[Model, int]:
-        """Return the model being served and its dimension."""
+    async def split(self, texts: Sequence[str], *, deadline: Deadline) -> Sequence[Sequence[str]]:
+        """Split each text into passages within the token limit; one within it stays whole."""
+
+    async def info(self, *, deadline: Deadline) -> EncoderInfo:
+        """Return the model being served, its dimension and its prefix."""
 
 
 class Reranker(Protocol):
@@ -183,14 +270,38 @@ class Reranker(Protocol):
 class VectorStore(Protocol):
     """Collections of documents with one vector each; every method may be called concurrently.
 
-    Methods that name a collection raise NotFound (`COLLECTION_NOT_FOUND`) where there is none.
+    Methods that name a collection raise NotFound (`COLLECTION_NOT_FOUND`) where there is none. Except where said
+    otherwise the name may be an alias, and each call is about one collection entirely, whatever becomes of the alias
+    meanwhile. A hidden collection is found by `upsert`, `drop` and `reveal` only.
     """
 
     name: str
     """"qdrant-edge" or "qdrant", as provenance shows it."""
 
-    async def create(self, name: str, *, dimension: int, encoder: Model, deadline: Deadline) -> Collection:
-        """Create an empty collection; AlreadyExists (`COLLECTION_EXISTS`) where the name is taken."""
+    async def create(  # noqa: PLR0913 - a collection has so many parts
+        self,
+        name: str,
+        *,
+        dimension: int,
+        encoder: Model,
+        passage_prefix: str = "",
+        parameters: CollectionParameters = DEFAULT_PARAMETERS,
+        hidden: bool = False,
+        deadline: Deadline,
+    ) -> Collection:
+        """Create an empty collection.
+
+        Raises:
+            AlreadyExists: `COLLECTION_EXISTS`, the name is a collection's, hidden ones included, or an alias.
+            InvalidRequest: `PARAMETER_UNSUPPORTED`, the store cannot keep a promise of the parameters.
+        """
+
+    async def reveal(self, name: str, *, document_count: int, deadline: Deadline) -> Collection:
+        """Let a hidden collection be found, at once and whole; one that is not hidden stays as it is.
+
+        Raises:
+            InferenceFailed: `COUNT_MISMATCH`, it does not hold exactly so many documents; it stays hidden.
+        """
 
     async def describe(self, name: str, *, deadline: Deadline) -> Collection:
         """Return one collection, its documents counted exactly."""
@@ -198,8 +309,34 @@ class VectorStore(Protocol):
     async def list(self, *, deadline: Deadline) -> Sequence[Collection]:
         """Return all collections, by name."""
 
-    async def drop(self, name: str, *, deadline: Deadline) -> None:
-        """Delete a collection and its documents."""
+    async def drop(self, name: str, *, with_aliases: bool = False, deadline: Deadline) -> None:
+        """Delete a collection, its documents and its aliases.
+
+        Raises:
+            Misconfigured: `COLLECTION_ALIASED`, it has aliases and `with_aliases` is not set.
+            InvalidRequest: `NAME_IS_ALIAS`.
+        """
+
+    async def assign_alias(self, alias: str, collection: str, *, deadline: Deadline) -> None:
+        """Point an alias at a collection, in one step where it points at another.
+
+        Args:
+            alias: The alias; made where there is none.
+            collection: A collection's own name.
+            deadline: Until when.
+
+        Raises:
+            AlreadyExists: `COLLECTION_EXISTS`, the alias is the name of a collection.
+        """
+
+    async def delete_alias(self, alias: str, *, deadline: Deadline) -> None:
+        """Delete an alias; NotFound (`ALIAS_NOT_FOUND`) where there is none."""
+
+    async def scan(self, name: str, *, after: Cursor | None, limit: int, deadline: Deadline) -> Page:
+        """Return up to `limit` documents from a cursor on; None begins.
+
+        Documents that are neither written nor deleted meanwhile come exactly once.
+        """
 
     async def upsert(
         self, name: str, documents: Sequence[Document], vectors: Sequence[Vector], *, deadline: Deadline
@@ -231,7 +368,7 @@ class VectorStore(Protocol):
         `payload_fields` are the payload keys to bring along; ("*",) brings all. Misconfigured
         (`ENCODER_MISMATCH`) where the collection was made with an encoder of another digest, and
         (`VECTOR_SIZE_MISMATCH`) where the vector has another dimension. InferenceFailed where it is not finite or has
-        no length.
+        no length. InvalidRequest (`TEXT_INDEX_REQUIRED`) where the filter matches text at a key without a text index.
         """
 
     async def aclose(self) -> None:

@@ -22,6 +22,7 @@ from gateway.ports import (
     Candidate,
     DocumentId,
     Encoded,
+    EncoderInfo,
     Found,
     Model,
     Reranked,
@@ -167,7 +168,7 @@ class FakeEncoder(_Scripted, encoder_pb2_grpc.EncoderServiceServicer):
         return await self._play(request, context, answer)
 
     async def GetModel(self, request: Any, context: Any) -> Any:  # noqa: N802
-        answer = encoder_pb2.GetModelResponse(model=self.model, dimension=DIMENSION)
+        answer = encoder_pb2.GetModelResponse(model=self.model, dimension=DIMENSION, passage_prefix="passage: ")
         return await self._play(request, context, answer)
 
 
@@ -257,8 +258,8 @@ class EncoderPort:
         vectors = [word_vector(text) for text in texts]
         return Encoded(vectors=vectors, truncated=[False] * len(texts), model=ENCODER_MODEL, time=SERVER_TIME)
 
-    async def model(self, *, deadline: Deadline) -> tuple[Model, int]:
-        return ENCODER_MODEL, DIMENSION
+    async def info(self, *, deadline: Deadline) -> EncoderInfo:
+        return EncoderInfo(model=ENCODER_MODEL, dimension=DIMENSION, passage_prefix="passage: ")
 
 
 class RerankerPort:

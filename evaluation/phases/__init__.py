@@ -1,1 +1,1 @@
-"""The steps of an evaluation, one module each: what a step reads, asks the servers, and leaves in the outputs directory."""
+"""The steps of an evaluation, one module each: what it reads, asks the servers, and leaves in the outputs directory."""

@@ -62,7 +62,7 @@ async def freeze(plan: Plan, system: System, indexed: Indexed, progress: Progres
         try:
             found.append(await _pool(system, question, collection, size))
         except QuestionFailed as error:
-            failed.append(FailedSearch(**_judged(question), error=str(error)))
+            failed.append(FailedSearch(**pools.asked(question), error=str(error)))
         progress(number, len(plan.dataset.questions))
     return Candidates(
         provenance=plan.provenance().model_copy(
@@ -74,31 +74,29 @@ async def freeze(plan: Plan, system: System, indexed: Indexed, progress: Progres
     )
 
 
-async def _pool(system: System, question: Question, collection: str, size: int) -> FrozenPool:
-    call = system.search.Search(_request(question.query, collection, size), timeout=CALL_TIMEOUT_S)
-    answer, wall = await timed("gateway", call)
+def pool_of(question: Question, answer: pb.SearchResponse, dense_ms: float) -> FrozenPool:
+    """Freeze the pool of an answer.
+
+    Args:
+        question: What was asked.
+        answer: With the whole pool and its texts.
+        dense_ms: What the caller waited for the first stage.
+    """
     return FrozenPool(
-        **_judged(question),
+        **pools.asked(question),
         candidates=tuple(
             FrozenCandidate(id=document_id(hit.id), rank=hit.retrieval_rank, score=hit.retrieval_score, text=hit.text)
             for hit in answer.pool
         ),
         latency=DenseTime(
-            dense=wall, encode=stage_time(answer.timings.encode), search=stage_time(answer.timings.search)
+            dense=dense_ms, encode=stage_time(answer.timings.encode), search=stage_time(answer.timings.search)
         ),
     )
 
 
-def _judged(question: Question) -> dict[str, object]:
-    grades = tuple(question.judged.values())
-    return {
-        "id": question.id,
-        "split": question.split,
-        "lang": question.lang,
-        "query": question.query,
-        "relevant": tuple(question.judged),
-        "grades": () if all(grade == 1 for grade in grades) else grades,
-    }
+async def _pool(system: System, question: Question, collection: str, size: int) -> FrozenPool:
+    call = system.search.Search(_request(question.query, collection, size), timeout=CALL_TIMEOUT_S)
+    return pool_of(question, *await timed("gateway", call))
 
 
 def _request(query: str, collection: str, size: int) -> pb.SearchRequest:

@@ -4,7 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.ports import AnyOf, Range
+from gateway.parameters import IndexKind, PayloadIndex
+from gateway.ports import AnyOf, DateRange, Filter, Range, TextMatch
 from serving.errors import InvalidRequest
 
 INT64 = range(-(2**63), 2**63)
@@ -41,18 +42,41 @@ def include_paths(keys: Sequence[str] | None) -> Sequence[str] | None:
         return None  # the key is picked out of everything afterwards
 
 
-def one_bound_a_side(wanted: Range) -> dict[str, float]:
+def one_bound_a_side(wanted: Range | DateRange) -> dict[str, Any]:
     """Return the stricter bound of each side: of two, the engines' scan heeds both but their index only one."""
-    bounds: dict[str, float] = {}
-    if wanted.gt is not None and (wanted.gte is None or wanted.gt >= wanted.gte):
-        bounds["gt"] = wanted.gt
-    elif wanted.gte is not None:
-        bounds["gte"] = wanted.gte
-    if wanted.lt is not None and (wanted.lte is None or wanted.lt <= wanted.lte):
-        bounds["lt"] = wanted.lt
-    elif wanted.lte is not None:
-        bounds["lte"] = wanted.lte
+    bounds: dict[str, Any] = {}
+    low: tuple[Any, Any] = (wanted.gt, wanted.gte)
+    high: tuple[Any, Any] = (wanted.lt, wanted.lte)
+    if low[0] is not None and (low[1] is None or low[0] >= low[1]):
+        bounds["gt"] = low[0]
+    elif low[1] is not None:
+        bounds["gte"] = low[1]
+    if high[0] is not None and (high[1] is None or high[0] <= high[1]):
+        bounds["lt"] = high[0]
+    elif high[1] is not None:
+        bounds["lte"] = high[1]
     return bounds
+
+
+def require_text_indexes(wanted: Filter, declared: Sequence[PayloadIndex]) -> None:
+    """Check that text is matched only at keys whose words are indexed: engines compare differently without.
+
+    Raises:
+        InvalidRequest: `TEXT_INDEX_REQUIRED`.
+    """
+    if text_keys(wanted) - {one.key for one in declared if one.kind is IndexKind.TEXT}:
+        raise InvalidRequest(
+            "TEXT_INDEX_REQUIRED",
+            "text_match of a key without a text index; declare it when the collection is created",
+            field="filter",
+        )
+
+
+def text_keys(wanted: Filter) -> set[str]:
+    """Return the keys at which a filter matches text."""
+    conditions = (*wanted.must, *wanted.should, *wanted.must_not)
+    keys = {one.key for one in conditions if isinstance(one, TextMatch)}
+    return keys.union(*(text_keys(one) for one in conditions if isinstance(one, Filter)))
 
 
 def value_type(wanted: AnyOf) -> type[str] | type[int] | type[bool]:

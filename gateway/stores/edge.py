@@ -14,7 +14,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
-from gateway.ports import Collection, Document, DocumentId, Filter, Found, Model, ServerTime, Vector
+from gateway.parameters import DEFAULT_PARAMETERS, CollectionParameters
+from gateway.ports import (
+    Collection,
+    Cursor,
+    Document,
+    DocumentId,
+    Filter,
+    Found,
+    Model,
+    Page,
+    ServerTime,
+    Vector,
+)
 from gateway.stores.edge_process import EdgeProcess
 from gateway.stores.edge_root import EdgeRoot
 from serving.deadline import Deadline
@@ -86,10 +98,37 @@ class EdgeStore:
         finally:
             self._thread.shutdown(wait=False)
 
-    async def create(self, name: str, *, dimension: int, encoder: Model, deadline: Deadline) -> Collection:
-        """Create an empty collection; it remembers the encoder without its device."""
-        made, _ = await self._call(deadline, "create", name, dimension=dimension, encoder=encoder)
+    async def create(  # noqa: PLR0913 - the port's signature
+        self,
+        name: str,
+        *,
+        dimension: int,
+        encoder: Model,
+        passage_prefix: str = "",
+        parameters: CollectionParameters = DEFAULT_PARAMETERS,
+        hidden: bool = False,
+        deadline: Deadline,
+    ) -> Collection:
+        """Create an empty collection; it remembers the encoder without its device.
+
+        Searches compare every vector, so that what concerns an approximate index is kept and not used.
+        """
+        made, _ = await self._call(
+            deadline,
+            "create",
+            name,
+            dimension=dimension,
+            encoder=encoder,
+            passage_prefix=passage_prefix,
+            parameters=parameters,
+            hidden=hidden,
+        )
         return cast("Collection", made)
+
+    async def reveal(self, name: str, *, document_count: int, deadline: Deadline) -> Collection:
+        """Let a hidden collection be found, if it holds so many documents."""
+        revealed, _ = await self._call(deadline, "reveal", name, document_count=document_count)
+        return cast("Collection", revealed)
 
     async def describe(self, name: str, *, deadline: Deadline) -> Collection:
         """Return one collection, its documents counted exactly."""
@@ -101,9 +140,22 @@ class EdgeStore:
         listed, _ = await self._call(deadline, "list")
         return cast("Sequence[Collection]", listed)
 
-    async def drop(self, name: str, *, deadline: Deadline) -> None:
-        """Delete a collection and its documents."""
-        await self._call(deadline, "drop", name)
+    async def drop(self, name: str, *, with_aliases: bool = False, deadline: Deadline) -> None:
+        """Delete a collection, its documents and its aliases."""
+        await self._call(deadline, "drop", name, with_aliases=with_aliases)
+
+    async def assign_alias(self, alias: str, collection: str, *, deadline: Deadline) -> None:
+        """Point an alias at a collection, durably."""
+        await self._call(deadline, "assign_alias", alias, collection)
+
+    async def delete_alias(self, alias: str, *, deadline: Deadline) -> None:
+        """Delete an alias, durably."""
+        await self._call(deadline, "delete_alias", alias)
+
+    async def scan(self, name: str, *, after: Cursor | None, limit: int, deadline: Deadline) -> Page:
+        """Return up to `limit` documents from a cursor on, numbers first."""
+        page, _ = await self._call(deadline, "scan", name, after=after, limit=limit)
+        return cast("Page", page)
 
     async def upsert(
         self, name: str, documents: Sequence[Document], vectors: Sequence[Vector], *, deadline: Deadline

@@ -10,20 +10,20 @@ of 384 dimensions that index found 39 % of the true first 20 at its defaults (1.
 where the exact scan takes 1.5 ms. The scan grows in proportion: about 8 ms at 100,000.
 """
 
-import json
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
+from uuid import UUID
 
+import numpy as np
 import qdrant_edge as edge
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gateway.ports import Candidate, Collection, Document, DocumentId, Filter, Model, Vector
-from gateway.stores.conditions import include_paths
-from gateway.stores.edge_filter import to_engine_filter, useful_indexes
+from gateway.ports import Candidate, Collection, Cursor, Document, DocumentId, Filter, Model, Page, Vector
+from gateway.stores.conditions import include_paths, payload_path, require_text_indexes
+from gateway.stores.edge_filter import to_engine_filter, to_engine_index, useful_indexes
+from gateway.stores.edge_meta import ENGINE, META_NAME, CollectionMeta, read_meta
 from gateway.stores.point_ids import to_point_id
 from gateway.stores.records import (
     payload_keys,
@@ -36,9 +36,7 @@ from gateway.stores.records import (
 )
 from serving.errors import InferenceFailed, Misconfigured, ServiceError
 
-META_NAME = "collection.json"
 SHARD_NAME = "shard"
-ENGINE = "qdrant-edge-py 0.9.0"
 
 INDEX_FROM = 1_000
 """Documents from which a payload key is indexed when a filter first names it. Unindexed, the engine reads every
@@ -49,30 +47,6 @@ MAX_INDEXES = 16
 
 _DISK_BLOCK = 512
 """Bytes per unit of `st_blocks`, whatever the file system's block is."""
-
-
-class EncoderReference(BaseModel):
-    """The encoder that a collection belongs to."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    id: str
-    revision: str
-    digest: str
-    precision: str
-
-
-class CollectionMeta(BaseModel):
-    """What `collection.json` says."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    schema_version: Literal[1] = 1
-    dimension: int = Field(gt=0)
-    distance: Literal["cosine"] = "cosine"
-    encoder: EncoderReference
-    engine: str = ENGINE
-    """What made the shard, for people."""
 
 
 class EdgeCollection:
@@ -97,7 +71,9 @@ class EdgeCollection:
         Raises:
             InferenceFailed: The engine or the disk failed.
         """
-        params = edge.EdgeVectorParams(size=meta.dimension, distance=edge.Distance.Cosine)
+        params = edge.EdgeVectorParams(
+            size=meta.dimension, distance=edge.Distance.Cosine, on_disk=meta.parameters.on_disk
+        )
         # Threshold 0: no approximate index, ever. One search thread: the shard is one segment.
         config = edge.EdgeConfig(
             vectors=params, optimizers=edge.EdgeOptimizersConfig(indexing_threshold=0), max_search_threads=1
@@ -105,9 +81,12 @@ class EdgeCollection:
         with engine_errors():
             path.mkdir()
             shard = edge.EdgeShard.create(str(path / SHARD_NAME), config)
+            for index in meta.parameters.payload_indexes:
+                made = edge.UpdateOperation.create_field_index(payload_path(index.key), to_engine_index(index.kind))
+                shard.update(made)
             shard.flush()
             shard.close()
-            _write_durably(path / META_NAME, meta.model_dump_json(indent=2) + "\n")
+            meta.write(path)
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -119,7 +98,7 @@ class EdgeCollection:
             Misconfigured: `COLLECTION_MALFORMED`, `collection.json` is not ours or from another version;
                 `COLLECTION_UNREADABLE`, the engine cannot open the shard.
         """
-        meta = _read_meta(path / META_NAME)
+        meta = read_meta(path / META_NAME)
         try:
             with engine_errors():
                 shard = edge.EdgeShard.load(str(path / SHARD_NAME))
@@ -140,16 +119,36 @@ class EdgeCollection:
             self._shard.flush()
             self._shard.close()
 
-    def describe(self) -> Collection:
-        """Count the documents, and the bytes that the directory takes on disk."""
+    @property
+    def hidden(self) -> bool:
+        """Whether it is still being imported."""
+        return self._meta.hidden
+
+    def reveal(self) -> None:
+        """Let it be found, durably."""
         with engine_errors():
-            return Collection(
-                name=self.path.name,
-                document_count=self._shard.count(edge.CountRequest(exact=True)),
-                dimension=self._meta.dimension,
-                encoder=Model(**self._meta.encoder.model_dump()),
-                disk_bytes=_disk_bytes(self.path),
-            )
+            revealed = self._meta.model_copy(update={"hidden": False})
+            revealed.write(self.path)
+            self._meta = revealed
+
+    def describe(self, aliases: Sequence[str] = ()) -> Collection:
+        """Count the documents, and the bytes that the directory takes on disk."""
+        return Collection(
+            name=self.path.name,
+            document_count=self.count(),
+            dimension=self._meta.dimension,
+            encoder=self._meta.model(),
+            disk_bytes=_disk_bytes(self.path),
+            passage_prefix=self._meta.passage_prefix,
+            schema_version=self._meta.schema_version,
+            parameters=self._meta.parameters.read(),
+            aliases=aliases,
+        )
+
+    def count(self) -> int:
+        """Count the documents, exactly."""
+        with engine_errors():
+            return self._shard.count(edge.CountRequest(exact=True))
 
     def upsert(self, documents: Sequence[Document], vectors: Sequence[Vector]) -> None:
         """Store documents durably. Nothing is stored where one of them is wrong.
@@ -176,13 +175,24 @@ class EdgeCollection:
         found = {record.id: to_document(record.id, record.payload or {}) for record in records}
         return [found[point_id] for point_id in point_ids if point_id in found]
 
+    def scan(self, after: Cursor | None, limit: int) -> Page:
+        """Return up to `limit` documents and their vectors, by the engine's order of ids."""
+        request = edge.ScrollRequest(offset=after, limit=limit, with_payload=True, with_vector=True)
+        with engine_errors():
+            records, following = self._shard.scroll(request)
+        return Page(
+            documents=[to_document(record.id, record.payload or {}) for record in records],
+            vectors=[np.asarray(record.vector, np.float32) for record in records],
+            next=following if following is None or isinstance(following, int) else UUID(str(following)),
+        )
+
     def require_encoder(self, encoder: Model) -> None:
         """Check that a query's vector comes from the encoder that made the documents' vectors.
 
         Raises:
             Misconfigured: `ENCODER_MISMATCH`.
         """
-        require_encoder(self.path.name, Model(**self._meta.encoder.model_dump()), encoder)
+        require_encoder(self.path.name, self._meta.model(), encoder)
 
     def search(
         self, vector: Vector, *, pool_size: int, wanted: Filter | None, payload_fields: Sequence[str]
@@ -195,6 +205,7 @@ class EdgeCollection:
         query = edge.Query.Nearest(unit_vector(vector, self._meta.dimension))
         chosen = None if wanted is None else to_engine_filter(wanted)
         if wanted is not None:
+            require_text_indexes(wanted, self._meta.parameters.read().payload_indexes)
             self._index_for(wanted)
         compute, limit = 0, pool_size + 1
         while True:
@@ -267,36 +278,6 @@ def _request(
 def _selector(payload_fields: Sequence[str]) -> Any:
     paths = include_paths(payload_keys(payload_fields))
     return True if paths is None else edge.PayloadSelector.Include(list(paths))
-
-
-def _read_meta(path: Path) -> CollectionMeta:
-    try:
-        return CollectionMeta.model_validate(json.loads(path.read_bytes()))
-    except (ValidationError, ValueError, OSError) as error:
-        raise Misconfigured(
-            "COLLECTION_MALFORMED",
-            f"{path} cannot be read as a collection of this version; "
-            "restore it from a copy, or delete the directory and index again",
-        ) from error
-
-
-def _write_durably(path: Path, text: str) -> None:
-    partial = path.with_suffix(".partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.rename(path)
-    sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _disk_bytes(path: Path) -> int:

@@ -1,17 +1,27 @@
 """Filters in the words of qdrant-edge."""
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC
 from typing import Any, cast
 
 import numpy as np
 import qdrant_edge as edge
 
-from gateway.ports import AnyOf, Condition, Exists, Filter, HasId, Range
+from gateway.parameters import IndexKind
+from gateway.ports import AnyOf, Condition, DateRange, Exists, Filter, HasId, Range, TextMatch
 from gateway.stores.conditions import INT64, one_bound_a_side, payload_path, value_type
 from gateway.stores.point_ids import to_point_id
 
 MAX_NUMBERS_INDEXED = 16
 """Whole numbers in an AnyOf, up to which the index of numbers is used."""
+
+
+_SCHEMA_TYPES = {
+    IndexKind.KEYWORD: edge.PayloadSchemaType.Keyword,
+    IndexKind.FLOAT: edge.PayloadSchemaType.Float,
+    IndexKind.BOOL: edge.PayloadSchemaType.Bool,
+    IndexKind.DATETIME: edge.PayloadSchemaType.Datetime,
+}
 
 
 def to_engine_filter(wanted: Filter) -> edge.Filter:
@@ -28,6 +38,18 @@ def to_engine_filter(wanted: Filter) -> edge.Filter:
     )
 
 
+def to_engine_index(kind: IndexKind) -> Any:
+    """Return what the engine makes for a declared index.
+
+    An index of integers serves equality alone, for its ranges would forget fractions. Words are those of the port.
+    """
+    if kind is IndexKind.INTEGER:
+        return edge.IntegerIndexParams(lookup=True, range=False)
+    if kind is IndexKind.TEXT:
+        return edge.TextIndexParams(tokenizer=edge.TokenizerType.Word, lowercase=True)
+    return _SCHEMA_TYPES[kind]
+
+
 def useful_indexes(wanted: Filter) -> Mapping[str, edge.PayloadSchemaType]:
     """Return the payload indexes that would serve a filter: kind by path, as the engine lists it.
 
@@ -40,6 +62,8 @@ def useful_indexes(wanted: Filter) -> Mapping[str, edge.PayloadSchemaType]:
             found = {**useful_indexes(condition), **found}
         elif isinstance(condition, Range):
             found.setdefault(_as_the_engine_lists_it(condition.key), edge.PayloadSchemaType.Float)
+        elif isinstance(condition, DateRange):
+            found.setdefault(_as_the_engine_lists_it(condition.key), edge.PayloadSchemaType.Datetime)
         elif isinstance(condition, AnyOf) and condition.values and not isinstance(condition.values[0], bool):
             text = isinstance(condition.values[0], str)
             kind = edge.PayloadSchemaType.Keyword if text else edge.PayloadSchemaType.Float
@@ -54,13 +78,19 @@ def _condition(wanted: Condition) -> Any:
         return edge.HasIdCondition({to_point_id(one) for one in wanted.ids})
     if isinstance(wanted, Exists):
         return edge.Filter(must_not=[edge.IsEmptyCondition(payload_path(wanted.key))])
-    if isinstance(wanted, Range):
+    if isinstance(wanted, TextMatch):
+        return edge.FieldCondition(payload_path(wanted.key), match=edge.MatchText(wanted.text))
+    if isinstance(wanted, Range | DateRange):
         return _range(wanted)
     return _any_of(wanted)
 
 
-def _range(wanted: Range) -> Any:
-    return edge.FieldCondition(payload_path(wanted.key), range=edge.RangeFloat(**one_bound_a_side(wanted)))
+def _range(wanted: Range | DateRange) -> Any:
+    bounds = one_bound_a_side(wanted)
+    if isinstance(wanted, Range):
+        return edge.FieldCondition(payload_path(wanted.key), range=edge.RangeFloat(**bounds))
+    texts = {name: bound.astimezone(UTC).isoformat() for name, bound in bounds.items()}
+    return edge.FieldCondition(payload_path(wanted.key), range=edge.RangeDateTime(**texts))
 
 
 def _any_of(wanted: AnyOf) -> Any:

@@ -8,16 +8,20 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, Self
 
-from gateway.ports import Candidate, Collection, Document, DocumentId, Model, Vector
-from gateway.stores.edge_collection import (
+from gateway.parameters import CollectionParameters
+from gateway.ports import Candidate, Collection, Cursor, Document, DocumentId, Model, Page, Vector
+from gateway.stores.edge_aliases import Aliases
+from gateway.stores.edge_collection import EdgeCollection, engine_errors
+from gateway.stores.edge_meta import (
     META_NAME,
     CollectionMeta,
-    EdgeCollection,
     EncoderReference,
-    engine_errors,
+    ParametersReference,
+    read_meta,
     sync_directory,
 )
-from serving.errors import AlreadyExists, InvalidRequest, Misconfigured, NotFound
+from gateway.stores.records import collection_exists, collection_not_found, require_count, require_no_aliases
+from serving.errors import InvalidRequest, Misconfigured, NotFound
 
 LOCK_NAME = ".lock"
 MAKING = ".making-"
@@ -35,12 +39,14 @@ class EdgeRoot:
         path: The directory.
         lock: Its lock file, open and locked.
         collections: What was found in it, by name.
+        aliases: Of those.
     """
 
-    def __init__(self, path: Path, lock: IO[str], collections: dict[str, EdgeCollection]) -> None:
+    def __init__(self, path: Path, lock: IO[str], collections: dict[str, EdgeCollection], aliases: Aliases) -> None:
         self._path = path
         self._lock = lock
         self._collections = collections
+        self._aliases = aliases
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -60,8 +66,9 @@ class EdgeRoot:
                 if (directory / META_NAME).is_file():
                     collections[directory.name] = EdgeCollection.load(directory)
                     undo.callback(collections[directory.name].close)
+            aliases = Aliases.load(path, collections)
             undo.pop_all()
-            return cls(path, lock, collections)
+            return cls(path, lock, collections, aliases)
 
     def close(self) -> None:
         """Close every collection, then let go of the directory."""
@@ -76,11 +83,12 @@ class EdgeRoot:
 
     def describe(self, name: str) -> Collection:
         """Return one collection, its documents counted exactly."""
-        return self.collection(name).describe()
+        collection = self.collection(name)
+        return collection.describe(self._aliases.of(collection.path.name))
 
     def upsert(self, name: str, documents: Sequence[Document], vectors: Sequence[Vector]) -> None:
         """Store documents durably, all or none."""
-        self.collection(name).upsert(documents, vectors)
+        self._any(name).upsert(documents, vectors)
 
     def delete(self, name: str, ids: Sequence[DocumentId]) -> None:
         """Delete documents durably."""
@@ -89,6 +97,10 @@ class EdgeRoot:
     def get(self, name: str, ids: Sequence[DocumentId]) -> Sequence[Document]:
         """Return the documents that exist, in the order asked for."""
         return self.collection(name).get(ids)
+
+    def scan(self, name: str, *, after: Cursor | None, limit: int) -> Page:
+        """Return some documents and their vectors."""
+        return self.collection(name).scan(after, limit)
 
     def search(
         self, name: str, vector: Vector, *, encoder: Model, pool_size: int, **selection: Any
@@ -99,57 +111,110 @@ class EdgeRoot:
         return collection.search(vector, pool_size=pool_size, **selection)
 
     def collection(self, name: str) -> EdgeCollection:
-        """Return an open collection.
+        """Return an open collection that can be found, by its name or an alias.
 
         Raises:
             NotFound: `COLLECTION_NOT_FOUND`.
         """
-        found = self._collections.get(name)
-        if found is None:
-            raise NotFound("COLLECTION_NOT_FOUND", "there is no collection of that name", collection=name)
+        found = self._any(name)
+        if found.hidden:
+            raise collection_not_found(name)
         return found
 
     def list(self) -> Sequence[Collection]:
-        """Describe all collections, by name."""
-        return [self._collections[name].describe() for name in sorted(self._collections)]
+        """Describe all collections that can be found, by name."""
+        return [self.describe(name) for name, one in sorted(self._collections.items()) if not one.hidden]
 
-    def create(self, name: str, *, dimension: int, encoder: Model) -> Collection:
+    def create(  # noqa: PLR0913 - the port's parts
+        self,
+        name: str,
+        *,
+        dimension: int,
+        encoder: Model,
+        passage_prefix: str,
+        parameters: CollectionParameters,
+        hidden: bool,
+    ) -> Collection:
         """Make an empty collection.
 
         Raises:
             AlreadyExists: `COLLECTION_EXISTS`.
-            InvalidRequest: `COLLECTION_NAME`, the name cannot be a directory's.
+            InvalidRequest: `COLLECTION_NAME`, the name cannot be a directory's; `PARAMETER_UNSUPPORTED`.
         """
-        if not _NAME.fullmatch(name):
-            raise InvalidRequest(
-                "COLLECTION_NAME",
-                "1 to 128 of a-z, A-Z, 0-9, '.', '_' and '-', beginning with a letter or digit",
-                field="collection",
-            )
-        path = self._path / name
-        if name in self._collections or path.exists():
-            raise AlreadyExists("COLLECTION_EXISTS", "there is a collection of that name", collection=name)
+        path = self._path / _checked(name)
+        _require_one_copy(parameters)
+        if name in self._aliases or name in self._collections or path.exists():
+            raise collection_exists(name)
         reference = EncoderReference(
             id=encoder.id, revision=encoder.revision, digest=encoder.digest, precision=encoder.precision
         )
+        meta = CollectionMeta(
+            dimension=dimension,
+            encoder=reference,
+            passage_prefix=passage_prefix,
+            parameters=ParametersReference.of(parameters),
+            hidden=hidden,
+        )
         made = self._aside(MAKING, name)
-        EdgeCollection.make(made, CollectionMeta(dimension=dimension, encoder=reference))
+        EdgeCollection.make(made, meta)
         self._rename(made, path)
         self._collections[name] = EdgeCollection.load(path)
         return self._collections[name].describe()
 
-    def drop(self, name: str) -> None:
-        """Delete a collection.
+    def reveal(self, name: str, *, document_count: int) -> Collection:
+        """Let a hidden collection be found, provided that it holds so many documents."""
+        collection = self._own(name)
+        if collection.hidden:
+            require_count(collection.count(), document_count)
+            collection.reveal()
+        return self.describe(name)
+
+    def drop(self, name: str, *, with_aliases: bool) -> None:
+        """Delete a collection and its aliases.
 
         Raises:
             NotFound: `COLLECTION_NOT_FOUND`.
+            Misconfigured: `COLLECTION_ALIASED`.
+            InvalidRequest: `NAME_IS_ALIAS`.
         """
-        collection = self.collection(name)
+        aliases = self._aliases.of(name)
+        require_no_aliases(name, self._aliases.resolve(name), () if with_aliases else aliases)
+        collection = self._own(name)
+        if aliases:
+            with engine_errors():
+                self._aliases.delete(aliases)
         del self._collections[name]
         collection.close()
         dropped = self._aside(DROPPING, name)
         self._rename(collection.path, dropped)
         shutil.rmtree(dropped, ignore_errors=True)  # the next start removes what is left
+
+    def assign_alias(self, alias: str, collection: str) -> None:
+        """Point an alias at a collection."""
+        if self._own(collection).hidden:
+            raise collection_not_found(collection)
+        if alias in self._collections or (self._path / _checked(alias)).exists():
+            raise collection_exists(alias)
+        with engine_errors():
+            self._aliases.assign(alias, collection)
+
+    def delete_alias(self, alias: str) -> None:
+        """Delete an alias."""
+        if alias not in self._aliases:
+            raise NotFound("ALIAS_NOT_FOUND", "there is no alias of that name", alias=alias)
+        with engine_errors():
+            self._aliases.delete([alias])
+
+    def _any(self, name: str) -> EdgeCollection:
+        """Return a collection by its name or an alias, hidden or not."""
+        return self._own(self._aliases.resolve(name))
+
+    def _own(self, name: str) -> EdgeCollection:
+        """Return a collection by its own name, hidden or not."""
+        found = self._collections.get(name)
+        if found is None:
+            raise collection_not_found(name)
+        return found
 
     def _aside(self, prefix: str, name: str) -> Path:
         path = self._path / f"{prefix}{name}"
@@ -162,6 +227,26 @@ class EdgeRoot:
         with engine_errors():
             old.rename(new)
             sync_directory(self._path)
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise InvalidRequest(
+            "COLLECTION_NAME",
+            "1 to 128 of a-z, A-Z, 0-9, '.', '_' and '-', beginning with a letter or digit",
+            field="collection",
+        )
+    return name
+
+
+def _require_one_copy(parameters: CollectionParameters) -> None:
+    for field in ("shard_count", "replication_factor"):
+        if getattr(parameters, field) > 1:
+            raise InvalidRequest(
+                "PARAMETER_UNSUPPORTED",
+                "the embedded store keeps one copy on one machine; use a Qdrant server for more",
+                field=f"parameters.{field}",
+            )
 
 
 def _locked(path: Path) -> IO[str]:
@@ -184,5 +269,10 @@ def _locked(path: Path) -> IO[str]:
 
 def _sweep(path: Path) -> None:
     for directory in path.iterdir():
-        if directory.name.startswith((MAKING, DROPPING)):
+        if directory.name.startswith((MAKING, DROPPING)) or _cut_off(directory):
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def _cut_off(directory: Path) -> bool:
+    """Tell whether it is a collection whose import never ended."""
+    return (directory / META_NAME).is_file() and read_meta(directory / META_NAME).hidden

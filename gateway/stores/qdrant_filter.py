@@ -1,11 +1,13 @@
 """Filters in the words of Qdrant's gRPC interface."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
+from google.protobuf.timestamp_pb2 import Timestamp
 from qdrant_client import grpc as pb
 
-from gateway.ports import AnyOf, Condition, Exists, Filter, HasId, Range
+from gateway.ports import AnyOf, Condition, DateRange, Exists, Filter, HasId, Range, TextMatch
 from gateway.stores.conditions import INT64, one_bound_a_side, payload_path, value_type
 from gateway.stores.point_ids import to_point_id
 from gateway.stores.qdrant_values import to_pb_id
@@ -35,6 +37,11 @@ def _condition(wanted: Condition) -> pb.Condition:
         return pb.Condition(filter=pb.Filter(must_not=[pb.Condition(is_empty=empty)]))
     if isinstance(wanted, Range):
         return _field(wanted.key, range=pb.Range(**one_bound_a_side(wanted)))
+    if isinstance(wanted, DateRange):
+        instants = {name: _timestamp(bound) for name, bound in one_bound_a_side(wanted).items()}
+        return _field(wanted.key, datetime_range=pb.DatetimeRange(**instants))
+    if isinstance(wanted, TextMatch):
+        return _field(wanted.key, match=pb.Match(text=wanted.text))
     return _any_of(wanted)
 
 
@@ -48,6 +55,12 @@ def _any_of(wanted: AnyOf) -> pb.Condition:
         return _field(wanted.key, match=pb.Match(keywords=pb.RepeatedStrings(strings=values)))
     within = [one for one in values if one in INT64]
     return _field(wanted.key, match=pb.Match(integers=pb.RepeatedIntegers(integers=within)))
+
+
+def _timestamp(instant: datetime) -> Timestamp:
+    made = Timestamp()
+    made.FromDatetime(instant.astimezone(UTC))
+    return made
 
 
 def _field(key: str, **what: Any) -> pb.Condition:

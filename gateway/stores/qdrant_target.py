@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import grpc
 
-from gateway.channels import MAX_MESSAGE_BYTES, RETRY
+from gateway.channels import CHANNEL_OPTIONS, RETRY
 from serving.errors import Misconfigured
 
 GRPC_PORT = 6334
@@ -18,8 +18,8 @@ REST_PORT = 6333
 # Asking these again changes nothing. Creating and dropping a collection would: the second answer contradicts the first.
 REPEATABLE = {
     "qdrant.Qdrant": ("HealthCheck",),
-    "qdrant.Collections": ("Get", "List"),
-    "qdrant.Points": ("Query", "Get", "Count", "Upsert", "Delete"),
+    "qdrant.Collections": ("Get", "List", "ListAliases", "Update", "UpdateAliases"),
+    "qdrant.Points": ("Query", "Get", "Scroll", "Count", "Upsert", "Delete"),
 }
 
 log = logging.getLogger(__name__)
@@ -84,19 +84,7 @@ def open_channel(target: QdrantTarget) -> grpc.aio.Channel:
         {"service": service, "method": method} for service, methods in REPEATABLE.items() for method in methods
     ]
     config = {"methodConfig": [{"name": repeatable, "retryPolicy": RETRY}]}
-    options = [
-        ("grpc.service_config", json.dumps(config)),
-        ("grpc.service_config_disable_resolution", 1),
-        ("grpc.enable_http_proxy", 0),
-        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-        ("grpc.keepalive_time_ms", 30_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
-        ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
-        ("grpc.max_reconnect_backoff_ms", 2_000),
-        ("grpc.dns_min_time_between_resolutions_ms", 5_000),
-    ]
+    options = [("grpc.service_config", json.dumps(config)), *CHANNEL_OPTIONS]
     address = f"dns:///{target.address}"
     if not target.tls:
         if target.api_key is not None:

@@ -12,12 +12,16 @@ from typing import Any
 import numpy as np
 
 from gateway.ids import sort_key
-from gateway.ports import Candidate, Document, Model, Payload, Vector
+from gateway.part_ids import from_tagged, to_tagged
+from gateway.ports import Candidate, Document, Model, Part, Payload, Vector
 from gateway.stores.point_ids import ID_KEY, to_document_id
-from serving.errors import InferenceFailed, InvalidRequest, Misconfigured
+from serving.errors import AlreadyExists, InferenceFailed, InvalidRequest, Misconfigured, NotFound
 
 TEXT_KEY = "_twostage_text"
 """Payload key of the document's text."""
+
+PART_KEY = "_twostage_part"
+"""Payload key of what a part of a split document is a part of."""
 
 RESERVED_PREFIX = "_twostage"
 """Payload keys that begin with this are ours."""
@@ -28,6 +32,10 @@ ALL_FIELDS = "*"
 MAX_PAYLOAD_DEPTH = 64
 """Objects and lists within one another. From 127 on, qdrant-edge 0.9.0 accepts a point that it can never read again,
 and with it in the write-ahead log the whole collection no longer opens (measured)."""
+
+UNIT_TOLERANCE = 2e-7
+"""How far a length of 1 may be off: three times what rounding to float32 leaves, and within the 1e-6 in which the
+engines leave a vector as it is. So a vector that was stored once is stored again bit for bit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +52,7 @@ DEFAULT_LIMITS = PayloadLimits()
 
 
 def unit_vector(vector: Vector, dimension: int) -> list[float]:
-    """Check a vector and scale it to length 1.
+    """Check a vector and scale it to length 1; one that has it already keeps every bit.
 
     Scaled here, because the engine squares in float32: 1e30 overflows there and is stored as a vector of zeros.
 
@@ -73,6 +81,8 @@ def unit_vector(vector: Vector, dimension: int) -> list[float]:
     length = float(np.linalg.norm(numbers))
     if length == 0.0:
         raise InferenceFailed("VECTOR_ZERO", "the encoder gave a vector of zeros")
+    if abs(length - 1.0) <= UNIT_TOLERANCE:
+        length = 1.0
     scaled: list[float] = (numbers / length).astype(np.float32).tolist()
     return scaled
 
@@ -97,12 +107,15 @@ def stored_payload(document: Document, *, field: str, limits: PayloadLimits = DE
     payload = {**document.payload, TEXT_KEY: document.text}
     if isinstance(document.id, str):
         payload[ID_KEY] = document.id
+    if document.part is not None:
+        part = document.part
+        payload[PART_KEY] = {"parent": to_tagged(part.parent), "number": part.number, "count": part.count}
     return payload
 
 
 def payload_keys(payload_fields: Sequence[str]) -> Sequence[str] | None:
     """Return the payload keys to read from the store for the fields asked for; None is all of them."""
-    return None if ALL_FIELDS in payload_fields else (*payload_fields, TEXT_KEY, ID_KEY)
+    return None if ALL_FIELDS in payload_fields else (*payload_fields, TEXT_KEY, ID_KEY, PART_KEY)
 
 
 def to_candidate(point_id: Any, score: float, stored: Payload, payload_fields: Sequence[str]) -> Candidate:
@@ -124,6 +137,7 @@ def to_candidate(point_id: Any, score: float, stored: Payload, payload_fields: S
         score=min(1.0, max(-1.0, score)),
         text=_usable_text(stored),
         payload=_select(stored, payload_fields),
+        part=_part(stored),
     )
 
 
@@ -148,14 +162,66 @@ def require_encoder(collection: str, made_with: Model, encoder: Model) -> None:
         )
 
 
+def collection_not_found(name: str) -> NotFound:
+    """Return the error of a name that no collection has."""
+    return NotFound("COLLECTION_NOT_FOUND", "there is no collection of that name", collection=name)
+
+
+def collection_exists(name: str) -> AlreadyExists:
+    """Return the error of a name that is taken."""
+    return AlreadyExists("COLLECTION_EXISTS", "there is a collection or alias of that name", collection=name)
+
+
+def require_no_aliases(name: str, target: str, aliases: Sequence[str]) -> None:
+    """Check that a collection may be dropped.
+
+    Args:
+        name: What was asked for.
+        target: The collection that it stands for.
+        aliases: Those that forbid it.
+
+    Raises:
+        InvalidRequest: `NAME_IS_ALIAS`.
+        Misconfigured: `COLLECTION_ALIASED`.
+    """
+    if target != name:
+        raise InvalidRequest("NAME_IS_ALIAS", f"it is an alias of {target}; name that, or delete it", field="collection")
+    if aliases:
+        raise Misconfigured(
+            "COLLECTION_ALIASED",
+            f"collection {name} is found as {', '.join(aliases)}; point that elsewhere first, or drop it as well",
+            collection=name,
+            aliases=",".join(aliases),
+        )
+
+
+def require_count(stored: int, wanted: int) -> None:
+    """Check that a collection holds what was written into it.
+
+    Raises:
+        InferenceFailed: `COUNT_MISMATCH`.
+    """
+    if stored != wanted:
+        raise InferenceFailed("COUNT_MISMATCH", f"{stored} documents are stored where {wanted} were written")
+
+
 def to_document(point_id: Any, stored: Payload) -> Document:
     """Turn a stored point back into the document it was."""
     text = _usable_text(stored) or ""
-    return Document(id=to_document_id(point_id, stored), text=text, payload=_select(stored, (ALL_FIELDS,)))
+    payload = _select(stored, (ALL_FIELDS,))
+    return Document(id=to_document_id(point_id, stored), text=text, payload=payload, part=_part(stored))
 
 
 def _label(model: Model) -> str:
     return f"{model.id} ({model.digest[:19]})"
+
+
+def _part(stored: Payload) -> Part | None:
+    match stored.get(PART_KEY):
+        case {"parent": str(parent), "number": int(number), "count": int(count)}:
+            return Part(parent=from_tagged(parent), number=number, count=count)
+        case _:
+            return None
 
 
 def _usable_text(stored: Payload) -> str | None:

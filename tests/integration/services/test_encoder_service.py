@@ -1,4 +1,7 @@
-"""The encoder server over gRPC: what it answers, what it refuses, and what one request may do to another."""
+"""The encoder server over gRPC: what it answers, what it refuses, and what one request may do to another.
+
+Numbers in brackets are those of field failures.
+"""
 
 import asyncio
 from typing import Any

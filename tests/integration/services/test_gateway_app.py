@@ -1,4 +1,7 @@
-"""The gateway as it is put together: its own store, its health, and more than one event loop."""
+"""The gateway as it is put together: its own store, its health, and more than one event loop.
+
+Numbers in brackets are those of field failures.
+"""
 
 import asyncio
 from contextlib import AsyncExitStack

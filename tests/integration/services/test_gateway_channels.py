@@ -1,4 +1,7 @@
-"""How the gateway reaches its backends: balance, retries, late starts, deadlines, proxies, cancelled callers."""
+"""How the gateway reaches its backends: balance, retries, late starts, deadlines, proxies, cancelled callers.
+
+Numbers in brackets are those of field failures.
+"""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -47,7 +50,7 @@ async def asked(refusing: Refusing) -> int:
         open_server(settings, ServerMetrics("encoder"), services) as running,
         open_channel(f"127.0.0.1:{running.port}", encoder_client.SERVICE) as channel,
     ):
-        _, dimension = await encoder_client.EncoderClient(channel).model(deadline=Deadline.after(20))
+        dimension = (await encoder_client.EncoderClient(channel).info(deadline=Deadline.after(20))).dimension
         return dimension
 
 
@@ -163,7 +166,7 @@ async def test_a_proxy_in_the_environment_does_not_matter(name: str, monkeypatch
     async with serve(FakeEncoder()) as port:
         monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
         async with open_channel(f"dns:///127.0.0.1:{port}", encoder_client.SERVICE) as channel:
-            _, dimension = await encoder_client.EncoderClient(channel).model(deadline=Deadline.after(20))
+            dimension = (await encoder_client.EncoderClient(channel).info(deadline=Deadline.after(20))).dimension
             assert dimension == 16
 
 
@@ -238,7 +241,7 @@ async def test_a_channel_closed_under_a_call_is_an_answer() -> None:
     fake.always = gate
     async with serve(fake) as port:
         channel = open_channel(f"127.0.0.1:{port}", encoder_client.SERVICE)
-        call = asyncio.create_task(encoder_client.EncoderClient(channel).model(deadline=Deadline.after(20)))
+        call = asyncio.create_task(encoder_client.EncoderClient(channel).info(deadline=Deadline.after(20)))
         await asyncio.wait_for(gate.begun.wait(), 20)
         await channel.close()
         with pytest.raises(Unavailable):

@@ -1,4 +1,7 @@
-"""Documents and collections over gRPC: streams of messages, each stored whole or not at all."""
+"""Documents and collections over gRPC: streams of messages, each stored whole or not at all.
+
+Numbers in brackets are those of field failures.
+"""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,7 @@
-"""Backends that fail in every way, seen from the caller: one status per fault, never UNKNOWN."""
+"""Backends that fail in every way, seen from the caller: one status per fault, never UNKNOWN.
+
+Numbers in brackets are those of field failures.
+"""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""Real servers, real E5, the demo reranker and the embedded store: the gateway's answer is what its parts say."""
+"""Real servers, real E5, the demo reranker and the embedded store: the gateway's answer is what its parts say.
+
+Numbers in brackets are those of field failures.
+"""
 
 import asyncio
 import json

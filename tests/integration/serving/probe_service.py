@@ -56,6 +56,8 @@ class Probe:
     acts: dict[str, Act] = field(default_factory=dict)
     entered: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
     """Gets the text of every request when its handling begins."""
+    left: list[str] = field(default_factory=list)
+    """Streams of streams whose handler was left, by whatever way."""
     calls: CountedCalls = field(default_factory=CountedCalls)
 
     async def act(self, request: StringValue, context: Context) -> Any:
@@ -83,8 +85,11 @@ class Probe:
 
     async def stream_stream(self, requests: AsyncIterator[StringValue], context: Context) -> AsyncIterator[Any]:
         """Answer every request."""
-        async for request in requests:
-            yield await self.act(request, context)
+        try:
+            async for request in requests:
+                yield await self.act(request, context)
+        finally:
+            self.left.append("StreamStream")
 
     def add(self, server: grpc.aio.Server) -> None:
         """Register all four methods."""

@@ -11,7 +11,7 @@ from google.protobuf.wrappers_pb2 import StringValue
 from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
-from probe_service import KINDS, MALFORMED, SERVICE, Outcome, Rig, errors_in, open_rig
+from probe_service import KINDS, MALFORMED, SERVICE, Act, Outcome, Rig, errors_in, open_rig
 
 from serving.errors import InferenceFailed, InvalidRequest, NotFound, Overloaded
 from serving.interceptors import request_id
@@ -108,7 +108,7 @@ async def wait_for_ever(_: Any) -> None:
     await asyncio.Event().wait()
 
 
-ACTS = {
+ACTS: dict[str, Act] = {
     act.__name__: act
     for act in (
         raise_plain, raise_ours, raise_inference, raise_overloaded, raise_long, return_nothing, return_nonsense, abort,
@@ -286,6 +286,7 @@ async def test_a_caller_who_leaves_while_an_answer_is_being_sent_is_counted_too(
     async with open_rig({"big": big}) as rig:
         await _blocked(rig, ["big"] * 30)
         assert await rig.probe.calls.counts.get() == ("StreamStream", "CANCELLED")
+        assert rig.probe.left == ["StreamStream"], "a call is over when its handler is"
         gc.collect()
         assert (await rig.call("UnaryUnary", "next")).code is CODE.OK
     ours = [record for record in caplog.records if not record.name.startswith("grpc.")]

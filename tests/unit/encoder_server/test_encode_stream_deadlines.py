@@ -1,4 +1,7 @@
-"""How long a message of a stream of texts may take, and that it waits for room."""
+"""How long a message of a stream of texts may take, and that it waits for room.
+
+Numbers in brackets are those of field failures.
+"""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import SimpleNamespace

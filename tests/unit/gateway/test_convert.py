@@ -1,4 +1,7 @@
-"""Messages to records and back: every check that needs no backend."""
+"""Messages to records and back: every check that needs no backend.
+
+Numbers in brackets are those of field failures.
+"""
 
 import math
 from typing import Any

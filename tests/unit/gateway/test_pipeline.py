@@ -1,4 +1,7 @@
-"""The two stages over ports in this process: how scores are joined, and what becomes of a stage that fails."""
+"""The two stages over ports in this process: how scores are joined, and what becomes of a stage that fails.
+
+Numbers in brackets are those of field failures.
+"""
 
 from typing import Any
 from uuid import UUID

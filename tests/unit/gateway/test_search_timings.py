@@ -1,4 +1,7 @@
-"""Where the time of a search went: the sums, and what a server with another clock can do to them."""
+"""Where the time of a search went: the sums, and what a server with another clock can do to them.
+
+Numbers in brackets are those of field failures.
+"""
 
 from hypothesis import given
 from hypothesis import strategies as st

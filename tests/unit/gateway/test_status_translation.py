@@ -1,4 +1,7 @@
-"""What a model server's status means to our caller: the table, row by row."""
+"""What a model server's status means to our caller: the table, row by row.
+
+Numbers in brackets are those of field failures.
+"""
 
 import asyncio
 

@@ -1,4 +1,7 @@
-"""How long a message of a stream of documents may take."""
+"""How long a message of a stream of documents may take.
+
+Numbers in brackets are those of field failures.
+"""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Any

@@ -1,4 +1,7 @@
-"""The order that logits make, and the probability that is shown beside them."""
+"""The order that logits make, and the probability that is shown beside them.
+
+Numbers in brackets are those of field failures.
+"""
 
 import math
 

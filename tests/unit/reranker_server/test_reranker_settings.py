@@ -1,4 +1,7 @@
-"""Settings of the reranker server: no legal answer may be too large for a client."""
+"""Settings of the reranker server: no legal answer may be too large for a client.
+
+Numbers in brackets are those of field failures.
+"""
 
 from pathlib import Path
 

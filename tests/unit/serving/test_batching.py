@@ -70,11 +70,12 @@ def test_an_expired_row_is_reported_and_not_computed():
 
 
 def test_an_abandoned_row_vanishes():
-    """A row that nobody wants any more is neither computed nor reported, and its tokens are given back."""
+    """A row that nobody wants any more is neither computed nor reported, expired or not; its tokens are given back."""
     policy: BatchPolicy[str] = BatchPolicy(limits())
-    gone = row("gone", 5)
-    policy.add([gone])
-    gone.abandoned = True
+    gone = [row("gone", 5), row("gone and late", 5, deadline=0.0)]
+    policy.add(gone)
+    for waiting in gone:
+        waiting.abandoned = True
     batch = policy.next_batch(0.0)
     assert (batch.rows, batch.expired, policy.waiting_tokens, len(policy)) == ([], [], 0, 0)
 
@@ -131,7 +132,7 @@ arrivals = st.lists(st.tuples(st.integers(1, 60), st.sampled_from([0.5, 3.0, FOR
 events = st.one_of(
     st.builds(Arrive, arrivals.map(tuple)),
     st.builds(Leave, st.sampled_from([0.0, 0.1, 0.6, 2.5])),
-    st.builds(Abandon, st.integers(0, 30)),
+    st.builds(Abandon, st.integers(0, 12)),
 )
 some_limits = st.builds(
     BatchLimits,

@@ -232,6 +232,126 @@ class EncodeStreamResponse(_message.Message):
 Global___EncodeStreamResponse: _TypeAlias = EncodeStreamResponse  # noqa: Y015
 
 @_typing.final
+class SplitRequest(_message.Message):
+    """Request of EncoderService.Split."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXTS_FIELD_NUMBER: _builtins.int
+    INPUT_TYPE_FIELD_NUMBER: _builtins.int
+    OVERLAP_TOKENS_FIELD_NUMBER: _builtins.int
+    input_type: Global___InputType.ValueType
+    """Required. The role of all texts; its prefix counts."""
+    overlap_tokens: _builtins.int
+    """Most tokens that two neighbouring passages share: 0 to half of `Limits.max_tokens`. Default (unset): an eighth of
+    it. They share whole sentences, so often fewer, and none where the sentence between them is longer.
+    """
+    @_builtins.property
+    def texts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Required. 1 to `Limits.max_texts` texts, as in EncodeRequest."""
+
+    def __init__(
+        self,
+        *,
+        texts: _abc.Iterable[_builtins.str] | None = ...,
+        input_type: Global___InputType.ValueType = ...,
+        overlap_tokens: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_overlap_tokens", b"_overlap_tokens", "overlap_tokens", b"overlap_tokens"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_overlap_tokens", b"_overlap_tokens", "input_type", b"input_type", "overlap_tokens", b"overlap_tokens", "texts", b"texts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__overlap_tokens: _TypeAlias = _typing.Literal["overlap_tokens"]  # noqa: Y015
+    _WhichOneofArgType__overlap_tokens: _TypeAlias = _typing.Literal["_overlap_tokens", b"_overlap_tokens"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__overlap_tokens) -> _WhichOneofReturnType__overlap_tokens | None: ...
+
+Global___SplitRequest: _TypeAlias = SplitRequest  # noqa: Y015
+
+@_typing.final
+class SplitResponse(_message.Message):
+    """Response of EncoderService.Split."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXTS_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def texts(self) -> _containers.RepeatedCompositeFieldContainer[Global___SplitText]:
+        """The passages of each text, in the order of the texts."""
+
+    @_builtins.property
+    def model(self) -> Global___ModelReference:
+        """The model whose limit was kept."""
+
+    def __init__(
+        self,
+        *,
+        texts: _abc.Iterable[Global___SplitText] | None = ...,
+        model: Global___ModelReference | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "texts", b"texts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SplitResponse: _TypeAlias = SplitResponse  # noqa: Y015
+
+@_typing.final
+class SplitText(_message.Message):
+    """The passages of one text."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PASSAGES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def passages(self) -> _containers.RepeatedCompositeFieldContainer[Global___Passage]:
+        """In order; one where the text is within the limit. Together they hold every visible character."""
+
+    def __init__(
+        self,
+        *,
+        passages: _abc.Iterable[Global___Passage] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["passages", b"passages"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SplitText: _TypeAlias = SplitText  # noqa: Y015
+
+@_typing.final
+class Passage(_message.Message):
+    """A part of a text."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEGIN_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    begin: _builtins.int
+    """First byte in the text's UTF-8."""
+    end: _builtins.int
+    """Byte after the last one."""
+    token_count: _builtins.int
+    """Tokens that Encode will compute, prefix and special tokens included: at most `Limits.max_tokens`."""
+    def __init__(
+        self,
+        *,
+        begin: _builtins.int = ...,
+        end: _builtins.int = ...,
+        token_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "end", b"end", "token_count", b"token_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Passage: _TypeAlias = Passage  # noqa: Y015
+
+@_typing.final
 class GetModelRequest(_message.Message):
     """Request of EncoderService.GetModel."""
 

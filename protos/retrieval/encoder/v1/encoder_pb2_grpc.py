@@ -50,6 +50,11 @@ class EncoderServiceStub:
                 request_serializer=retrieval_dot_encoder_dot_v1_dot_encoder__pb2.EncodeStreamRequest.SerializeToString,
                 response_deserializer=retrieval_dot_encoder_dot_v1_dot_encoder__pb2.EncodeStreamResponse.FromString,
                 _registered_method=True)
+        self.Split = channel.unary_unary(
+                '/retrieval.encoder.v1.EncoderService/Split',
+                request_serializer=retrieval_dot_encoder_dot_v1_dot_encoder__pb2.SplitRequest.SerializeToString,
+                response_deserializer=retrieval_dot_encoder_dot_v1_dot_encoder__pb2.SplitResponse.FromString,
+                _registered_method=True)
         self.GetModel = channel.unary_unary(
                 '/retrieval.encoder.v1.EncoderService/GetModel',
                 request_serializer=retrieval_dot_encoder_dot_v1_dot_encoder__pb2.GetModelRequest.SerializeToString,
@@ -86,6 +91,15 @@ class EncoderServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Split(self, request, context):
+        """Splits texts into passages that Encode takes whole: at sentence ends, with overlap. Computes no vectors.
+
+        INVALID_ARGUMENT as of Encode; TEXT_TOO_LONG only where a single character is over the token limit.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetModel(self, request, context):
         """Returns the model that is being served and the limits of this server.
         """
@@ -105,6 +119,11 @@ def add_EncoderServiceServicer_to_server(servicer, server):
                     servicer.EncodeStream,
                     request_deserializer=retrieval_dot_encoder_dot_v1_dot_encoder__pb2.EncodeStreamRequest.FromString,
                     response_serializer=retrieval_dot_encoder_dot_v1_dot_encoder__pb2.EncodeStreamResponse.SerializeToString,
+            ),
+            'Split': grpc.unary_unary_rpc_method_handler(
+                    servicer.Split,
+                    request_deserializer=retrieval_dot_encoder_dot_v1_dot_encoder__pb2.SplitRequest.FromString,
+                    response_serializer=retrieval_dot_encoder_dot_v1_dot_encoder__pb2.SplitResponse.SerializeToString,
             ),
             'GetModel': grpc.unary_unary_rpc_method_handler(
                     servicer.GetModel,
@@ -172,6 +191,33 @@ class EncoderService:
             '/retrieval.encoder.v1.EncoderService/EncodeStream',
             retrieval_dot_encoder_dot_v1_dot_encoder__pb2.EncodeStreamRequest.SerializeToString,
             retrieval_dot_encoder_dot_v1_dot_encoder__pb2.EncodeStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Split(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/retrieval.encoder.v1.EncoderService/Split',
+            retrieval_dot_encoder_dot_v1_dot_encoder__pb2.SplitRequest.SerializeToString,
+            retrieval_dot_encoder_dot_v1_dot_encoder__pb2.SplitResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -51,6 +51,11 @@ class EncoderServiceStub:
     Several messages are in flight at once; the server stops reading when its queue is full, so the sender is slowed
     and nothing is refused. A message that is wrong or fails is answered with `failure` and leaves the others alone.
     """
+    Split: _grpc.UnaryUnaryMultiCallable[_encoder_pb2.SplitRequest, _encoder_pb2.SplitResponse]
+    """Splits texts into passages that Encode takes whole: at sentence ends, with overlap. Computes no vectors.
+
+    INVALID_ARGUMENT as of Encode; TEXT_TOO_LONG only where a single character is over the token limit.
+    """
     GetModel: _grpc.UnaryUnaryMultiCallable[_encoder_pb2.GetModelRequest, _encoder_pb2.GetModelResponse]
     """Returns the model that is being served and the limits of this server."""
 
@@ -76,6 +81,11 @@ class EncoderServiceAsyncStub(EncoderServiceStub):
 
     Several messages are in flight at once; the server stops reading when its queue is full, so the sender is slowed
     and nothing is refused. A message that is wrong or fails is answered with `failure` and leaves the others alone.
+    """
+    Split: _aio.UnaryUnaryMultiCallable[_encoder_pb2.SplitRequest, _encoder_pb2.SplitResponse]  # type: ignore[assignment]
+    """Splits texts into passages that Encode takes whole: at sentence ends, with overlap. Computes no vectors.
+
+    INVALID_ARGUMENT as of Encode; TEXT_TOO_LONG only where a single character is over the token limit.
     """
     GetModel: _aio.UnaryUnaryMultiCallable[_encoder_pb2.GetModelRequest, _encoder_pb2.GetModelResponse]  # type: ignore[assignment]
     """Returns the model that is being served and the limits of this server."""
@@ -111,6 +121,17 @@ class EncoderServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Several messages are in flight at once; the server stops reading when its queue is full, so the sender is slowed
         and nothing is refused. A message that is wrong or fails is answered with `failure` and leaves the others alone.
+        """
+
+    @_abc_1.abstractmethod
+    def Split(
+        self,
+        request: _encoder_pb2.SplitRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_encoder_pb2.SplitResponse, _abc.Awaitable[_encoder_pb2.SplitResponse]]:
+        """Splits texts into passages that Encode takes whole: at sentence ends, with overlap. Computes no vectors.
+
+        INVALID_ARGUMENT as of Encode; TEXT_TOO_LONG only where a single character is over the token limit.
         """
 
     @_abc_1.abstractmethod

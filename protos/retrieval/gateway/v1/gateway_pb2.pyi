@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import struct_pb2 as _struct_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
@@ -20,6 +21,42 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _Overlong:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _OverlongEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Overlong.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    OVERLONG_UNSPECIFIED: _Overlong.ValueType  # 0
+    """As OVERLONG_REJECT."""
+    OVERLONG_REJECT: _Overlong.ValueType  # 1
+    """Refuses the message with INVALID_ARGUMENT (`TEXT_TOO_LONG`)."""
+    OVERLONG_TRUNCATE: _Overlong.ValueType  # 2
+    """Encodes the beginning and says so in `Stored.truncated_count`."""
+    OVERLONG_SPLIT: _Overlong.ValueType  # 3
+    """Stores parts of the text in place of the document: split at sentence ends, with overlap, each within the limit.
+    A part's id is text, its document's id and '#' and its number ("17#1"); a text id that could be taken for another
+    one there (it is a decimal number or begins with "text:") gets "text:" in front. What a split document has stored
+    before, whole or in parts, goes. A document whose text has shrunk loses its old parts only under OVERLONG_SPLIT.
+    """
+
+class Overlong(_Overlong, metaclass=_OverlongEnumTypeWrapper):
+    """What to do with a text that is over the encoder's token limit."""
+
+OVERLONG_UNSPECIFIED: Overlong.ValueType  # 0
+"""As OVERLONG_REJECT."""
+OVERLONG_REJECT: Overlong.ValueType  # 1
+"""Refuses the message with INVALID_ARGUMENT (`TEXT_TOO_LONG`)."""
+OVERLONG_TRUNCATE: Overlong.ValueType  # 2
+"""Encodes the beginning and says so in `Stored.truncated_count`."""
+OVERLONG_SPLIT: Overlong.ValueType  # 3
+"""Stores parts of the text in place of the document: split at sentence ends, with overlap, each within the limit.
+A part's id is text, its document's id and '#' and its number ("17#1"); a text id that could be taken for another
+one there (it is a decimal number or begins with "text:") gets "text:" in front. What a split document has stored
+before, whole or in parts, goes. A document whose text has shrunk loses its old parts only under OVERLONG_SPLIT.
+"""
+Global___Overlong: _TypeAlias = Overlong  # noqa: Y015
 
 class _Rerank:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -49,6 +86,108 @@ RERANK_OFF: Rerank.ValueType  # 3
 """The retrieval order is returned."""
 Global___Rerank: _TypeAlias = Rerank  # noqa: Y015
 
+class _Quantization:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _QuantizationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Quantization.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    QUANTIZATION_UNSPECIFIED: _Quantization.ValueType  # 0
+    """As QUANTIZATION_NONE."""
+    QUANTIZATION_NONE: _Quantization.ValueType  # 1
+    """As they are: 4 bytes per number."""
+    QUANTIZATION_INT8: _Quantization.ValueType  # 2
+    """1 byte per number, beside the whole vectors."""
+    QUANTIZATION_BINARY: _Quantization.ValueType  # 3
+    """1 bit per number, beside the whole vectors. For vectors of 1,024 numbers or more."""
+
+class Quantization(_Quantization, metaclass=_QuantizationEnumTypeWrapper):
+    """How vectors are held for the first pass of a search. The candidates of that pass are compared again by their whole
+    vectors, so that scores are exact; which documents get so far is approximate.
+    """
+
+QUANTIZATION_UNSPECIFIED: Quantization.ValueType  # 0
+"""As QUANTIZATION_NONE."""
+QUANTIZATION_NONE: Quantization.ValueType  # 1
+"""As they are: 4 bytes per number."""
+QUANTIZATION_INT8: Quantization.ValueType  # 2
+"""1 byte per number, beside the whole vectors."""
+QUANTIZATION_BINARY: Quantization.ValueType  # 3
+"""1 bit per number, beside the whole vectors. For vectors of 1,024 numbers or more."""
+Global___Quantization: _TypeAlias = Quantization  # noqa: Y015
+
+class _PayloadIndexType:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PayloadIndexTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PayloadIndexType.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PAYLOAD_INDEX_TYPE_UNSPECIFIED: _PayloadIndexType.ValueType  # 0
+    """Not said: INVALID_ARGUMENT."""
+    PAYLOAD_INDEX_TYPE_KEYWORD: _PayloadIndexType.ValueType  # 1
+    """`any_of` of text."""
+    PAYLOAD_INDEX_TYPE_INTEGER: _PayloadIndexType.ValueType  # 2
+    """`any_of` of whole numbers."""
+    PAYLOAD_INDEX_TYPE_FLOAT: _PayloadIndexType.ValueType  # 3
+    """`range`, for whole numbers too."""
+    PAYLOAD_INDEX_TYPE_BOOL: _PayloadIndexType.ValueType  # 4
+    """`any_of` of a truth value."""
+    PAYLOAD_INDEX_TYPE_DATETIME: _PayloadIndexType.ValueType  # 5
+    """`date_range`."""
+    PAYLOAD_INDEX_TYPE_TEXT: _PayloadIndexType.ValueType  # 6
+    """`text_match`, which needs it."""
+
+class PayloadIndexType(_PayloadIndexType, metaclass=_PayloadIndexTypeEnumTypeWrapper):
+    """Which conditions a payload index serves."""
+
+PAYLOAD_INDEX_TYPE_UNSPECIFIED: PayloadIndexType.ValueType  # 0
+"""Not said: INVALID_ARGUMENT."""
+PAYLOAD_INDEX_TYPE_KEYWORD: PayloadIndexType.ValueType  # 1
+"""`any_of` of text."""
+PAYLOAD_INDEX_TYPE_INTEGER: PayloadIndexType.ValueType  # 2
+"""`any_of` of whole numbers."""
+PAYLOAD_INDEX_TYPE_FLOAT: PayloadIndexType.ValueType  # 3
+"""`range`, for whole numbers too."""
+PAYLOAD_INDEX_TYPE_BOOL: PayloadIndexType.ValueType  # 4
+"""`any_of` of a truth value."""
+PAYLOAD_INDEX_TYPE_DATETIME: PayloadIndexType.ValueType  # 5
+"""`date_range`."""
+PAYLOAD_INDEX_TYPE_TEXT: PayloadIndexType.ValueType  # 6
+"""`text_match`, which needs it."""
+Global___PayloadIndexType: _TypeAlias = PayloadIndexType  # noqa: Y015
+
+class _CollectionStatus:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CollectionStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CollectionStatus.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    COLLECTION_STATUS_UNSPECIFIED: _CollectionStatus.ValueType  # 0
+    """Not told."""
+    COLLECTION_STATUS_GREEN: _CollectionStatus.ValueType  # 1
+    """Ready: everything is indexed."""
+    COLLECTION_STATUS_YELLOW: _CollectionStatus.ValueType  # 2
+    """Being indexed: searches are right and may be slower."""
+    COLLECTION_STATUS_GREY: _CollectionStatus.ValueType  # 3
+    """Indexing waits for the next write, as after a restart of the server."""
+    COLLECTION_STATUS_RED: _CollectionStatus.ValueType  # 4
+    """Something failed; the store's log says what."""
+
+class CollectionStatus(_CollectionStatus, metaclass=_CollectionStatusEnumTypeWrapper):
+    """How a collection is, in Qdrant's colours."""
+
+COLLECTION_STATUS_UNSPECIFIED: CollectionStatus.ValueType  # 0
+"""Not told."""
+COLLECTION_STATUS_GREEN: CollectionStatus.ValueType  # 1
+"""Ready: everything is indexed."""
+COLLECTION_STATUS_YELLOW: CollectionStatus.ValueType  # 2
+"""Being indexed: searches are right and may be slower."""
+COLLECTION_STATUS_GREY: CollectionStatus.ValueType  # 3
+"""Indexing waits for the next write, as after a restart of the server."""
+COLLECTION_STATUS_RED: CollectionStatus.ValueType  # 4
+"""Something failed; the store's log says what."""
+Global___CollectionStatus: _TypeAlias = CollectionStatus  # noqa: Y015
+
 @_typing.final
 class SearchRequest(_message.Message):
     """Request of GatewayService.Search."""
@@ -64,6 +203,7 @@ class SearchRequest(_message.Message):
     INCLUDE_POOL_FIELD_NUMBER: _builtins.int
     INCLUDE_TEXT_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELDS_FIELD_NUMBER: _builtins.int
+    FOLD_TO_PARENT_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     """Required. The question, without any prefix: 1 to 65,536 bytes with at least one visible character, at most 512
     tokens.
@@ -80,6 +220,11 @@ class SearchRequest(_message.Message):
     """Whether to return the whole pool, in retrieval order, beside the hits. Default: false."""
     include_text: _builtins.bool
     """Whether hits carry their text. Default (unset): true."""
+    fold_to_parent: _builtins.bool
+    """Whether the parts of a split document count as one: only the part nearest to the query enters the pool, and
+    `pool_size` counts documents, for which up to 16 times as many parts are looked at. Default: false; every part is
+    a candidate of its own.
+    """
     @_builtins.property
     def filter(self) -> Global___Filter:
         """Only documents that satisfy this are candidates. Default: all."""
@@ -100,10 +245,11 @@ class SearchRequest(_message.Message):
         include_pool: _builtins.bool = ...,
         include_text: _builtins.bool | None = ...,
         payload_fields: _abc.Iterable[_builtins.str] | None = ...,
+        fold_to_parent: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_include_text", b"_include_text", "_pool_size", b"_pool_size", "_top_k", b"_top_k", "filter", b"filter", "include_text", b"include_text", "pool_size", b"pool_size", "top_k", b"top_k"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_include_text", b"_include_text", "_pool_size", b"_pool_size", "_top_k", b"_top_k", "collection", b"collection", "filter", b"filter", "include_pool", b"include_pool", "include_text", b"include_text", "payload_fields", b"payload_fields", "pool_size", b"pool_size", "query", b"query", "rerank", b"rerank", "top_k", b"top_k"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_include_text", b"_include_text", "_pool_size", b"_pool_size", "_top_k", b"_top_k", "collection", b"collection", "filter", b"filter", "fold_to_parent", b"fold_to_parent", "include_pool", b"include_pool", "include_text", b"include_text", "payload_fields", b"payload_fields", "pool_size", b"pool_size", "query", b"query", "rerank", b"rerank", "top_k", b"top_k"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__include_text: _TypeAlias = _typing.Literal["include_text"]  # noqa: Y015
     _WhichOneofArgType__include_text: _TypeAlias = _typing.Literal["_include_text", b"_include_text"]  # noqa: Y015
@@ -236,12 +382,17 @@ class UpsertDocumentsRequest(_message.Message):
     COLLECTION_FIELD_NUMBER: _builtins.int
     DOCUMENTS_FIELD_NUMBER: _builtins.int
     TRUNCATE_FIELD_NUMBER: _builtins.int
+    OVERLONG_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Any number the sender likes; returned unchanged in the answer."""
     collection: _builtins.str
     """Required. Name of the collection."""
     truncate: _builtins.bool
-    """Whether a text over the token limit is cut instead of refused. Default: false."""
+    """Whether a text over the token limit is cut instead of refused; says nothing where `overlong` is set. Default: false."""
+    overlong: Global___Overlong.ValueType
+    """What to do with a text over the token limit. Default: OVERLONG_TRUNCATE where `truncate` is set, else
+    OVERLONG_REJECT.
+    """
     @_builtins.property
     def documents(self) -> _containers.RepeatedCompositeFieldContainer[Global___Document]:
         """Required. 1 to 256 documents, no id twice."""
@@ -253,10 +404,11 @@ class UpsertDocumentsRequest(_message.Message):
         collection: _builtins.str = ...,
         documents: _abc.Iterable[Global___Document] | None = ...,
         truncate: _builtins.bool = ...,
+        overlong: Global___Overlong.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection", "documents", b"documents", "sequence", b"sequence", "truncate", b"truncate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection", "documents", b"documents", "overlong", b"overlong", "sequence", b"sequence", "truncate", b"truncate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -306,19 +458,27 @@ class Stored(_message.Message):
 
     STORED_COUNT_FIELD_NUMBER: _builtins.int
     TRUNCATED_COUNT_FIELD_NUMBER: _builtins.int
+    SPLIT_COUNT_FIELD_NUMBER: _builtins.int
+    PART_COUNT_FIELD_NUMBER: _builtins.int
     stored_count: _builtins.int
     """Documents stored."""
     truncated_count: _builtins.int
-    """Documents whose text was cut before encoding (only with `truncate`). The stored text is whole."""
+    """Documents whose text was cut before encoding (only under OVERLONG_TRUNCATE). The stored text is whole."""
+    split_count: _builtins.int
+    """Documents that were split (only under OVERLONG_SPLIT), each counted once in `stored_count`."""
+    part_count: _builtins.int
+    """Parts that they were split into. The collection holds `stored_count` - `split_count` + `part_count` of this message."""
     def __init__(
         self,
         *,
         stored_count: _builtins.int = ...,
         truncated_count: _builtins.int = ...,
+        split_count: _builtins.int = ...,
+        part_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["stored_count", b"stored_count", "truncated_count", b"truncated_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["part_count", b"part_count", "split_count", b"split_count", "stored_count", b"stored_count", "truncated_count", b"truncated_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -458,16 +618,22 @@ class CreateCollectionRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     COLLECTION_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
     collection: _builtins.str
     """Required. 1 to 128 of the characters a-z, A-Z, 0-9, '.', '_' and '-', beginning with a letter or digit."""
+    @_builtins.property
+    def parameters(self) -> Global___CollectionParameters:
+        """How it is kept. Default: every parameter at its default."""
+
     def __init__(
         self,
         *,
         collection: _builtins.str = ...,
+        parameters: Global___CollectionParameters | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["parameters", b"parameters"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection", "parameters", b"parameters"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -591,16 +757,20 @@ class DropCollectionRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     COLLECTION_FIELD_NUMBER: _builtins.int
+    DROP_ALIASES_FIELD_NUMBER: _builtins.int
     collection: _builtins.str
-    """Required. Name of the collection."""
+    """Required. Name of the collection; not an alias."""
+    drop_aliases: _builtins.bool
+    """Whether aliases that point at it are deleted with it, instead of refusing. Default: false."""
     def __init__(
         self,
         *,
         collection: _builtins.str = ...,
+        drop_aliases: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection", "drop_aliases", b"drop_aliases"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -624,6 +794,368 @@ class DropCollectionResponse(_message.Message):
 Global___DropCollectionResponse: _TypeAlias = DropCollectionResponse  # noqa: Y015
 
 @_typing.final
+class AssignAliasRequest(_message.Message):
+    """Request of CollectionService.AssignAlias."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ALIAS_FIELD_NUMBER: _builtins.int
+    COLLECTION_FIELD_NUMBER: _builtins.int
+    alias: _builtins.str
+    """Required. The alias: as a collection's name, and not the name of one."""
+    collection: _builtins.str
+    """Required. Name of the collection; not an alias."""
+    def __init__(
+        self,
+        *,
+        alias: _builtins.str = ...,
+        collection: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alias", b"alias", "collection", b"collection"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AssignAliasRequest: _TypeAlias = AssignAliasRequest  # noqa: Y015
+
+@_typing.final
+class AssignAliasResponse(_message.Message):
+    """Response of CollectionService.AssignAlias."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AssignAliasResponse: _TypeAlias = AssignAliasResponse  # noqa: Y015
+
+@_typing.final
+class DeleteAliasRequest(_message.Message):
+    """Request of CollectionService.DeleteAlias."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ALIAS_FIELD_NUMBER: _builtins.int
+    alias: _builtins.str
+    """Required. The alias."""
+    def __init__(
+        self,
+        *,
+        alias: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alias", b"alias"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteAliasRequest: _TypeAlias = DeleteAliasRequest  # noqa: Y015
+
+@_typing.final
+class DeleteAliasResponse(_message.Message):
+    """Response of CollectionService.DeleteAlias."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteAliasResponse: _TypeAlias = DeleteAliasResponse  # noqa: Y015
+
+@_typing.final
+class ExportCollectionRequest(_message.Message):
+    """Request of CollectionService.ExportCollection."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COLLECTION_FIELD_NUMBER: _builtins.int
+    collection: _builtins.str
+    """Required. Name of the collection."""
+    def __init__(
+        self,
+        *,
+        collection: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportCollectionRequest: _TypeAlias = ExportCollectionRequest  # noqa: Y015
+
+@_typing.final
+class ExportCollectionResponse(_message.Message):
+    """Response message of CollectionService.ExportCollection."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    DOCUMENTS_FIELD_NUMBER: _builtins.int
+    FOOTER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def header(self) -> Global___CollectionHeader:
+        """First: what the collection is."""
+
+    @_builtins.property
+    def documents(self) -> Global___DocumentBatch:
+        """Then, any number of times: its documents."""
+
+    @_builtins.property
+    def footer(self) -> Global___CollectionFooter:
+        """Last: what was sent. An export without it is not whole."""
+
+    def __init__(
+        self,
+        *,
+        header: Global___CollectionHeader | None = ...,
+        documents: Global___DocumentBatch | None = ...,
+        footer: Global___CollectionFooter | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["documents", b"documents", "footer", b"footer", "header", b"header", "part", b"part"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["documents", b"documents", "footer", b"footer", "header", b"header", "part", b"part"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "documents", "footer"]  # noqa: Y015
+    _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
+
+Global___ExportCollectionResponse: _TypeAlias = ExportCollectionResponse  # noqa: Y015
+
+@_typing.final
+class ImportCollectionRequest(_message.Message):
+    """Request message of CollectionService.ImportCollection."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_FIELD_NUMBER: _builtins.int
+    DOCUMENTS_FIELD_NUMBER: _builtins.int
+    FOOTER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def start(self) -> Global___ImportStart:
+        """First: where to, and the header of the export."""
+
+    @_builtins.property
+    def documents(self) -> Global___DocumentBatch:
+        """Then, any number of times: the documents of the export."""
+
+    @_builtins.property
+    def footer(self) -> Global___CollectionFooter:
+        """Last: the footer of the export."""
+
+    def __init__(
+        self,
+        *,
+        start: Global___ImportStart | None = ...,
+        documents: Global___DocumentBatch | None = ...,
+        footer: Global___CollectionFooter | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["documents", b"documents", "footer", b"footer", "part", b"part", "start", b"start"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["documents", b"documents", "footer", b"footer", "part", b"part", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["start", "documents", "footer"]  # noqa: Y015
+    _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
+
+Global___ImportCollectionRequest: _TypeAlias = ImportCollectionRequest  # noqa: Y015
+
+@_typing.final
+class ImportCollectionResponse(_message.Message):
+    """Response of CollectionService.ImportCollection."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COLLECTION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def collection(self) -> Global___Collection:
+        """The new collection."""
+
+    def __init__(
+        self,
+        *,
+        collection: Global___Collection | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportCollectionResponse: _TypeAlias = ImportCollectionResponse  # noqa: Y015
+
+@_typing.final
+class ImportStart(_message.Message):
+    """Begins an import."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COLLECTION_FIELD_NUMBER: _builtins.int
+    HEADER_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
+    collection: _builtins.str
+    """Required. Name of the new collection, as in CreateCollectionRequest."""
+    @_builtins.property
+    def header(self) -> Global___CollectionHeader:
+        """Required. The header of the export."""
+
+    @_builtins.property
+    def parameters(self) -> Global___CollectionParameters:
+        """How the new collection is kept. Default: as the header says. Needed where the old one was spread over a cluster and
+        the new one cannot be.
+        """
+
+    def __init__(
+        self,
+        *,
+        collection: _builtins.str = ...,
+        header: Global___CollectionHeader | None = ...,
+        parameters: Global___CollectionParameters | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "parameters", b"parameters"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection", "header", b"header", "parameters", b"parameters"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportStart: _TypeAlias = ImportStart  # noqa: Y015
+
+@_typing.final
+class CollectionHeader(_message.Message):
+    """What an exported collection is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORMAT_VERSION_FIELD_NUMBER: _builtins.int
+    COLLECTION_FIELD_NUMBER: _builtins.int
+    DIMENSION_FIELD_NUMBER: _builtins.int
+    ENCODER_FIELD_NUMBER: _builtins.int
+    PASSAGE_PREFIX_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
+    format_version: _builtins.int
+    """Version of this format: 1."""
+    collection: _builtins.str
+    """Name that the collection had."""
+    dimension: _builtins.int
+    """Numbers per vector: 1 to 65,536."""
+    passage_prefix: _builtins.str
+    """Text that the encoder put in front of every passage."""
+    @_builtins.property
+    def encoder(self) -> Global___ModelReference:
+        """The encoder it was made with; `digest` is required."""
+
+    @_builtins.property
+    def parameters(self) -> Global___CollectionParameters:
+        """How the collection was kept."""
+
+    def __init__(
+        self,
+        *,
+        format_version: _builtins.int = ...,
+        collection: _builtins.str = ...,
+        dimension: _builtins.int = ...,
+        encoder: Global___ModelReference | None = ...,
+        passage_prefix: _builtins.str = ...,
+        parameters: Global___CollectionParameters | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["encoder", b"encoder", "parameters", b"parameters"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection", "dimension", b"dimension", "encoder", b"encoder", "format_version", b"format_version", "parameters", b"parameters", "passage_prefix", b"passage_prefix"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CollectionHeader: _TypeAlias = CollectionHeader  # noqa: Y015
+
+@_typing.final
+class DocumentBatch(_message.Message):
+    """Some documents of an exported collection: 1 to 256, and about 2 MiB."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DOCUMENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def documents(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoredDocument]:
+        """The documents, in the store's own order."""
+
+    def __init__(
+        self,
+        *,
+        documents: _abc.Iterable[Global___StoredDocument] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["documents", b"documents"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DocumentBatch: _TypeAlias = DocumentBatch  # noqa: Y015
+
+@_typing.final
+class StoredDocument(_message.Message):
+    """A document and its vector."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DOCUMENT_FIELD_NUMBER: _builtins.int
+    VECTOR_FIELD_NUMBER: _builtins.int
+    vector: _builtins.bytes
+    """The vector: `dimension` little-endian IEEE 754 binary32 numbers of length 1, bit for bit as stored. They are stored
+    again as they are where their length is 1 within 2e-7, and scaled to it otherwise.
+    """
+    @_builtins.property
+    def document(self) -> Global___Document:
+        """The document. Unlike in UpsertDocuments, the text may be blank."""
+
+    def __init__(
+        self,
+        *,
+        document: Global___Document | None = ...,
+        vector: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["document", b"document"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["document", b"document", "vector", b"vector"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StoredDocument: _TypeAlias = StoredDocument  # noqa: Y015
+
+@_typing.final
+class CollectionFooter(_message.Message):
+    """Ends an export."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DOCUMENT_COUNT_FIELD_NUMBER: _builtins.int
+    document_count: _builtins.int
+    """Documents sent, exactly."""
+    def __init__(
+        self,
+        *,
+        document_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["document_count", b"document_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CollectionFooter: _TypeAlias = CollectionFooter  # noqa: Y015
+
+@_typing.final
 class Document(_message.Message):
     """A document as the caller knows it."""
 
@@ -632,8 +1164,15 @@ class Document(_message.Message):
     ID_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
+    PARENT_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
+    PART_COUNT_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Required. The passage that is encoded, reranked and returned: 1 to 65,536 bytes with a visible character."""
+    part: _builtins.int
+    """Which part of `parent` this is, from 1. Only in answers; 0 where it is whole."""
+    part_count: _builtins.int
+    """How many parts `parent` has. Only in answers; 0 where this is whole."""
     @_builtins.property
     def id(self) -> Global___DocumentId:
         """Required. The identifier."""
@@ -644,16 +1183,23 @@ class Document(_message.Message):
         so integers beyond 2^53 belong into strings.
         """
 
+    @_builtins.property
+    def parent(self) -> Global___DocumentId:
+        """The document that this is a part of. Only in answers; unset where it is whole."""
+
     def __init__(
         self,
         *,
         id: Global___DocumentId | None = ...,
         text: _builtins.str = ...,
         payload: _struct_pb2.Struct | None = ...,
+        parent: Global___DocumentId | None = ...,
+        part: _builtins.int = ...,
+        part_count: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "payload", b"payload"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "parent", b"parent", "payload", b"payload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "payload", b"payload", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "parent", b"parent", "part", b"part", "part_count", b"part_count", "payload", b"payload", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -703,6 +1249,9 @@ class Hit(_message.Message):
     TEXT_MISSING_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
+    PARENT_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
+    PART_COUNT_FIELD_NUMBER: _builtins.int
     retrieval_rank: _builtins.int
     """Position in the retrieval order, from 1."""
     retrieval_score: _builtins.float
@@ -719,6 +1268,10 @@ class Hit(_message.Message):
     """Whether the stored document has no text, so that it could not be scored."""
     text: _builtins.str
     """The stored text; unset unless `include_text`."""
+    part: _builtins.int
+    """Which part of `parent` this is, from 1; 0 where it is whole."""
+    part_count: _builtins.int
+    """How many parts `parent` has; 0 where this is whole."""
     @_builtins.property
     def id(self) -> Global___DocumentId:
         """The document's identifier."""
@@ -726,6 +1279,10 @@ class Hit(_message.Message):
     @_builtins.property
     def payload(self) -> _struct_pb2.Struct:
         """The payload keys asked for."""
+
+    @_builtins.property
+    def parent(self) -> Global___DocumentId:
+        """The document that this is a part of; unset where it is whole. Every part carries the payload of its document."""
 
     def __init__(
         self,
@@ -740,10 +1297,13 @@ class Hit(_message.Message):
         text_missing: _builtins.bool = ...,
         text: _builtins.str | None = ...,
         payload: _struct_pb2.Struct | None = ...,
+        parent: Global___DocumentId | None = ...,
+        part: _builtins.int = ...,
+        part_count: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_logit", b"_logit", "_probability", b"_probability", "_rerank_rank", b"_rerank_rank", "_text", b"_text", "id", b"id", "logit", b"logit", "payload", b"payload", "probability", b"probability", "rerank_rank", b"rerank_rank", "text", b"text"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_logit", b"_logit", "_probability", b"_probability", "_rerank_rank", b"_rerank_rank", "_text", b"_text", "id", b"id", "logit", b"logit", "parent", b"parent", "payload", b"payload", "probability", b"probability", "rerank_rank", b"rerank_rank", "text", b"text"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logit", b"_logit", "_probability", b"_probability", "_rerank_rank", b"_rerank_rank", "_text", b"_text", "id", b"id", "logit", b"logit", "payload", b"payload", "probability", b"probability", "rerank_rank", b"rerank_rank", "retrieval_rank", b"retrieval_rank", "retrieval_score", b"retrieval_score", "text", b"text", "text_missing", b"text_missing", "truncated", b"truncated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logit", b"_logit", "_probability", b"_probability", "_rerank_rank", b"_rerank_rank", "_text", b"_text", "id", b"id", "logit", b"logit", "parent", b"parent", "part", b"part", "part_count", b"part_count", "payload", b"payload", "probability", b"probability", "rerank_rank", b"rerank_rank", "retrieval_rank", b"retrieval_rank", "retrieval_score", b"retrieval_score", "text", b"text", "text_missing", b"text_missing", "truncated", b"truncated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__logit: _TypeAlias = _typing.Literal["logit"]  # noqa: Y015
     _WhichOneofArgType__logit: _TypeAlias = _typing.Literal["_logit", b"_logit"]  # noqa: Y015
@@ -983,6 +1543,11 @@ class Collection(_message.Message):
     DIMENSION_FIELD_NUMBER: _builtins.int
     ENCODER_FIELD_NUMBER: _builtins.int
     DISK_BYTES_FIELD_NUMBER: _builtins.int
+    PASSAGE_PREFIX_FIELD_NUMBER: _builtins.int
+    SCHEMA_VERSION_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
+    ALIASES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name."""
     document_count: _builtins.int
@@ -991,9 +1556,23 @@ class Collection(_message.Message):
     """Numbers per vector."""
     disk_bytes: _builtins.int
     """Size on disk in bytes, 0 where the store does not tell."""
+    passage_prefix: _builtins.str
+    """Text that the encoder put in front of every passage, for example "passage: "."""
+    schema_version: _builtins.int
+    """Version of the layout in which documents are stored: 1."""
+    status: Global___CollectionStatus.ValueType
+    """How it is."""
     @_builtins.property
     def encoder(self) -> Global___ModelReference:
         """The encoder it was made with; `device` is empty."""
+
+    @_builtins.property
+    def parameters(self) -> Global___CollectionParameters:
+        """How it is kept, defaults filled in."""
+
+    @_builtins.property
+    def aliases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Aliases that point at it, sorted."""
 
     def __init__(
         self,
@@ -1003,14 +1582,113 @@ class Collection(_message.Message):
         dimension: _builtins.int = ...,
         encoder: Global___ModelReference | None = ...,
         disk_bytes: _builtins.int = ...,
+        passage_prefix: _builtins.str = ...,
+        schema_version: _builtins.int = ...,
+        status: Global___CollectionStatus.ValueType = ...,
+        parameters: Global___CollectionParameters | None = ...,
+        aliases: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["encoder", b"encoder"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["encoder", b"encoder", "parameters", b"parameters"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dimension", b"dimension", "disk_bytes", b"disk_bytes", "document_count", b"document_count", "encoder", b"encoder", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aliases", b"aliases", "dimension", b"dimension", "disk_bytes", b"disk_bytes", "document_count", b"document_count", "encoder", b"encoder", "name", b"name", "parameters", b"parameters", "passage_prefix", b"passage_prefix", "schema_version", b"schema_version", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Collection: _TypeAlias = Collection  # noqa: Y015
+
+@_typing.final
+class CollectionParameters(_message.Message):
+    """How a collection is kept. Fixed at its creation.
+
+    The embedded store compares every vector, so that it needs no index: it keeps `hnsw_m`, `hnsw_ef_construct` and
+    `quantization` for an export to a server and does nothing else with them, which changes no answer. It refuses more
+    than one shard or copy, which it could not keep.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HNSW_M_FIELD_NUMBER: _builtins.int
+    HNSW_EF_CONSTRUCT_FIELD_NUMBER: _builtins.int
+    ON_DISK_FIELD_NUMBER: _builtins.int
+    QUANTIZATION_FIELD_NUMBER: _builtins.int
+    SHARD_COUNT_FIELD_NUMBER: _builtins.int
+    REPLICATION_FACTOR_FIELD_NUMBER: _builtins.int
+    PAYLOAD_INDEXES_FIELD_NUMBER: _builtins.int
+    hnsw_m: _builtins.int
+    """Links per vector in the approximate index: 4 to 128. More finds more and takes more memory. Default (unset): 16."""
+    hnsw_ef_construct: _builtins.int
+    """Neighbours looked at while the index is built: 8 to 2,048. More finds more and builds slower. Default (unset): 128."""
+    on_disk: _builtins.bool
+    """Whether vectors are read from disk as needed instead of being kept in memory. Default: false."""
+    quantization: Global___Quantization.ValueType
+    """How vectors are held for the first pass of a search. Default: QUANTIZATION_NONE."""
+    shard_count: _builtins.int
+    """Parts that a cluster spreads over its nodes: 1 to 1,024. Default (unset): 1."""
+    replication_factor: _builtins.int
+    """Copies of every shard: 1 to 16. A write is acknowledged when most copies have it. Default (unset): 1."""
+    @_builtins.property
+    def payload_indexes(self) -> _containers.RepeatedCompositeFieldContainer[Global___PayloadIndex]:
+        """Payload keys to index, made with the collection; at most 32, no key twice. Default: none."""
+
+    def __init__(
+        self,
+        *,
+        hnsw_m: _builtins.int | None = ...,
+        hnsw_ef_construct: _builtins.int | None = ...,
+        on_disk: _builtins.bool = ...,
+        quantization: Global___Quantization.ValueType = ...,
+        shard_count: _builtins.int | None = ...,
+        replication_factor: _builtins.int | None = ...,
+        payload_indexes: _abc.Iterable[Global___PayloadIndex] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_hnsw_ef_construct", b"_hnsw_ef_construct", "_hnsw_m", b"_hnsw_m", "_replication_factor", b"_replication_factor", "_shard_count", b"_shard_count", "hnsw_ef_construct", b"hnsw_ef_construct", "hnsw_m", b"hnsw_m", "replication_factor", b"replication_factor", "shard_count", b"shard_count"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hnsw_ef_construct", b"_hnsw_ef_construct", "_hnsw_m", b"_hnsw_m", "_replication_factor", b"_replication_factor", "_shard_count", b"_shard_count", "hnsw_ef_construct", b"hnsw_ef_construct", "hnsw_m", b"hnsw_m", "on_disk", b"on_disk", "payload_indexes", b"payload_indexes", "quantization", b"quantization", "replication_factor", b"replication_factor", "shard_count", b"shard_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__hnsw_ef_construct: _TypeAlias = _typing.Literal["hnsw_ef_construct"]  # noqa: Y015
+    _WhichOneofArgType__hnsw_ef_construct: _TypeAlias = _typing.Literal["_hnsw_ef_construct", b"_hnsw_ef_construct"]  # noqa: Y015
+    _WhichOneofReturnType__hnsw_m: _TypeAlias = _typing.Literal["hnsw_m"]  # noqa: Y015
+    _WhichOneofArgType__hnsw_m: _TypeAlias = _typing.Literal["_hnsw_m", b"_hnsw_m"]  # noqa: Y015
+    _WhichOneofReturnType__replication_factor: _TypeAlias = _typing.Literal["replication_factor"]  # noqa: Y015
+    _WhichOneofArgType__replication_factor: _TypeAlias = _typing.Literal["_replication_factor", b"_replication_factor"]  # noqa: Y015
+    _WhichOneofReturnType__shard_count: _TypeAlias = _typing.Literal["shard_count"]  # noqa: Y015
+    _WhichOneofArgType__shard_count: _TypeAlias = _typing.Literal["_shard_count", b"_shard_count"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__hnsw_ef_construct) -> _WhichOneofReturnType__hnsw_ef_construct | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__hnsw_m) -> _WhichOneofReturnType__hnsw_m | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__replication_factor) -> _WhichOneofReturnType__replication_factor | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__shard_count) -> _WhichOneofReturnType__shard_count | None: ...
+
+Global___CollectionParameters: _TypeAlias = CollectionParameters  # noqa: Y015
+
+@_typing.final
+class PayloadIndex(_message.Message):
+    """An index of payload values. None changes an answer; each makes the conditions it serves fast."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    """Required. Payload key; dots descend into objects. Without quotation marks and backslashes."""
+    type: Global___PayloadIndexType.ValueType
+    """Required. Which conditions it serves."""
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        type: Global___PayloadIndexType.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PayloadIndex: _TypeAlias = PayloadIndex  # noqa: Y015
 
 @_typing.final
 class Filter(_message.Message):
@@ -1059,6 +1737,8 @@ class Condition(_message.Message):
     EXISTS_FIELD_NUMBER: _builtins.int
     HAS_ID_FIELD_NUMBER: _builtins.int
     FILTER_FIELD_NUMBER: _builtins.int
+    DATE_RANGE_FIELD_NUMBER: _builtins.int
+    TEXT_MATCH_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def any_of(self) -> Global___AnyOf:
         """The payload value at `key` equals one of the values; for a list, any element does."""
@@ -1079,6 +1759,14 @@ class Condition(_message.Message):
     def filter(self) -> Global___Filter:
         """A filter in a filter."""
 
+    @_builtins.property
+    def date_range(self) -> Global___DateRange:
+        """The payload date at `key` lies in a range; for a list, any element does."""
+
+    @_builtins.property
+    def text_match(self) -> Global___TextMatch:
+        """The payload text at `key` has all the words; for a list, its elements taken together do."""
+
     def __init__(
         self,
         *,
@@ -1087,12 +1775,14 @@ class Condition(_message.Message):
         exists: Global___Exists | None = ...,
         has_id: Global___HasId | None = ...,
         filter: Global___Filter | None = ...,
+        date_range: Global___DateRange | None = ...,
+        text_match: Global___TextMatch | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["any_of", b"any_of", "exists", b"exists", "filter", b"filter", "has_id", b"has_id", "kind", b"kind", "range", b"range"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["any_of", b"any_of", "date_range", b"date_range", "exists", b"exists", "filter", b"filter", "has_id", b"has_id", "kind", b"kind", "range", b"range", "text_match", b"text_match"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["any_of", b"any_of", "exists", b"exists", "filter", b"filter", "has_id", b"has_id", "kind", b"kind", "range", b"range"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["any_of", b"any_of", "date_range", b"date_range", "exists", b"exists", "filter", b"filter", "has_id", b"has_id", "kind", b"kind", "range", b"range", "text_match", b"text_match"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["any_of", "range", "exists", "has_id", "filter"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["any_of", "range", "exists", "has_id", "filter", "date_range", "text_match"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -1178,6 +1868,87 @@ class Range(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__lte) -> _WhichOneofReturnType__lte | None: ...
 
 Global___Range: _TypeAlias = Range  # noqa: Y015
+
+@_typing.final
+class DateRange(_message.Message):
+    """Compares a payload date with bounds; at least one bound is required.
+
+    Payload dates are text in RFC 3339, for example "2024-05-01T12:00:00+02:00". Without an offset they are UTC, and a
+    date alone is its first moment in UTC. Other values are not within any bounds. Compared to the microsecond.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    GT_FIELD_NUMBER: _builtins.int
+    GTE_FIELD_NUMBER: _builtins.int
+    LT_FIELD_NUMBER: _builtins.int
+    LTE_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    """Required. Payload key; dots descend into objects."""
+    @_builtins.property
+    def gt(self) -> _timestamp_pb2.Timestamp:
+        """Later than. Bounds are whole microseconds."""
+
+    @_builtins.property
+    def gte(self) -> _timestamp_pb2.Timestamp:
+        """Not earlier than."""
+
+    @_builtins.property
+    def lt(self) -> _timestamp_pb2.Timestamp:
+        """Earlier than."""
+
+    @_builtins.property
+    def lte(self) -> _timestamp_pb2.Timestamp:
+        """Not later than."""
+
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        gt: _timestamp_pb2.Timestamp | None = ...,
+        gte: _timestamp_pb2.Timestamp | None = ...,
+        lt: _timestamp_pb2.Timestamp | None = ...,
+        lte: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["gt", b"gt", "gte", b"gte", "lt", b"lt", "lte", b"lte"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gt", b"gt", "gte", b"gte", "key", b"key", "lt", b"lt", "lte", b"lte"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DateRange: _TypeAlias = DateRange  # noqa: Y015
+
+@_typing.final
+class TextMatch(_message.Message):
+    """Looks for words in a payload text.
+
+    A word is a longest run of letters and digits. Words are compared whole and in lower case, accents and all; there is
+    no stemming. Order and repetition do not matter. INVALID_ARGUMENT (`TEXT_INDEX_REQUIRED`) where the collection was
+    made without a text index of the key.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    """Required. Payload key; dots descend into objects."""
+    text: _builtins.str
+    """Required. The words: 1 to 1,024 bytes with at least one letter or digit."""
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TextMatch: _TypeAlias = TextMatch  # noqa: Y015
 
 @_typing.final
 class Exists(_message.Message):

@@ -206,7 +206,8 @@ class DocumentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteDocuments(self, request, context):
-        """Deletes documents by id; ids that do not exist are not an error. NOT_FOUND: no such collection.
+        """Deletes documents by id, split ones with all their parts; ids that do not exist are not an error. NOT_FOUND: no such
+        collection.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -333,6 +334,9 @@ class DocumentService:
 
 class CollectionServiceStub:
     """Manages collections.
+
+    Where a call names a collection the name may be an alias, unless said otherwise; every call is then about the
+    collection that the alias points at, entirely.
     """
 
     def __init__(self, channel):
@@ -361,14 +365,40 @@ class CollectionServiceStub:
                 request_serializer=retrieval_dot_gateway_dot_v1_dot_gateway__pb2.DropCollectionRequest.SerializeToString,
                 response_deserializer=retrieval_dot_gateway_dot_v1_dot_gateway__pb2.DropCollectionResponse.FromString,
                 _registered_method=True)
+        self.AssignAlias = channel.unary_unary(
+                '/retrieval.gateway.v1.CollectionService/AssignAlias',
+                request_serializer=retrieval_dot_gateway_dot_v1_dot_gateway__pb2.AssignAliasRequest.SerializeToString,
+                response_deserializer=retrieval_dot_gateway_dot_v1_dot_gateway__pb2.AssignAliasResponse.FromString,
+                _registered_method=True)
+        self.DeleteAlias = channel.unary_unary(
+                '/retrieval.gateway.v1.CollectionService/DeleteAlias',
+                request_serializer=retrieval_dot_gateway_dot_v1_dot_gateway__pb2.DeleteAliasRequest.SerializeToString,
+                response_deserializer=retrieval_dot_gateway_dot_v1_dot_gateway__pb2.DeleteAliasResponse.FromString,
+                _registered_method=True)
+        self.ExportCollection = channel.unary_stream(
+                '/retrieval.gateway.v1.CollectionService/ExportCollection',
+                request_serializer=retrieval_dot_gateway_dot_v1_dot_gateway__pb2.ExportCollectionRequest.SerializeToString,
+                response_deserializer=retrieval_dot_gateway_dot_v1_dot_gateway__pb2.ExportCollectionResponse.FromString,
+                _registered_method=True)
+        self.ImportCollection = channel.stream_unary(
+                '/retrieval.gateway.v1.CollectionService/ImportCollection',
+                request_serializer=retrieval_dot_gateway_dot_v1_dot_gateway__pb2.ImportCollectionRequest.SerializeToString,
+                response_deserializer=retrieval_dot_gateway_dot_v1_dot_gateway__pb2.ImportCollectionResponse.FromString,
+                _registered_method=True)
 
 
 class CollectionServiceServicer:
     """Manages collections.
+
+    Where a call names a collection the name may be an alias, unless said otherwise; every call is then about the
+    collection that the alias points at, entirely.
     """
 
     def CreateCollection(self, request, context):
-        """Creates an empty collection bound to the encoder that is serving now. ALREADY_EXISTS where the name is taken.
+        """Creates an empty collection bound to the encoder that is serving now.
+
+        ALREADY_EXISTS where the name is taken by a collection or an alias. INVALID_ARGUMENT: a parameter out of range, or
+        one whose promise the store cannot keep (`PARAMETER_UNSUPPORTED`).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -389,7 +419,50 @@ class CollectionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DropCollection(self, request, context):
-        """Deletes a collection and all its documents. NOT_FOUND: no such collection.
+        """Deletes a collection and all its documents; the name has to be its own.
+
+        NOT_FOUND: no such collection. FAILED_PRECONDITION: it has aliases and `drop_aliases` is not set
+        (`COLLECTION_ALIASED`). INVALID_ARGUMENT: the name is an alias (`NAME_IS_ALIAS`).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AssignAlias(self, request, context):
+        """Points an alias at a collection, making the alias where there is none.
+
+        Searches meanwhile see the old collection or the new one entirely. With a Qdrant server, another gateway may search
+        the old one for up to 10 s longer, or until it is dropped. NOT_FOUND: no such collection. ALREADY_EXISTS: the alias
+        is the name of a collection.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteAlias(self, request, context):
+        """Deletes an alias; its collection stays. NOT_FOUND: no such alias (`ALIAS_NOT_FOUND`).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExportCollection(self, request, context):
+        """Returns a whole collection: one header, then documents with their vectors, then one footer.
+
+        The same messages, in the same order, are what ImportCollection reads, whatever the stores of both gateways.
+        Documents that are written or deleted meanwhile may be in it or not. NOT_FOUND: no such collection.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ImportCollection(self, request_iterator, context):
+        """Makes a collection of what ExportCollection returned, all of it or nothing.
+
+        The collection is found only when the footer has come, every document is stored and their number is right; whatever
+        goes wrong before leaves nothing behind. (A gateway that is killed leaves a hidden collection on a Qdrant server,
+        which DropCollection deletes.) The encoder does not have to be serving. ALREADY_EXISTS where the name is taken.
+        INVALID_ARGUMENT: messages out of order or malformed, another number of documents than the footer says.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -418,6 +491,26 @@ def add_CollectionServiceServicer_to_server(servicer, server):
                     request_deserializer=retrieval_dot_gateway_dot_v1_dot_gateway__pb2.DropCollectionRequest.FromString,
                     response_serializer=retrieval_dot_gateway_dot_v1_dot_gateway__pb2.DropCollectionResponse.SerializeToString,
             ),
+            'AssignAlias': grpc.unary_unary_rpc_method_handler(
+                    servicer.AssignAlias,
+                    request_deserializer=retrieval_dot_gateway_dot_v1_dot_gateway__pb2.AssignAliasRequest.FromString,
+                    response_serializer=retrieval_dot_gateway_dot_v1_dot_gateway__pb2.AssignAliasResponse.SerializeToString,
+            ),
+            'DeleteAlias': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteAlias,
+                    request_deserializer=retrieval_dot_gateway_dot_v1_dot_gateway__pb2.DeleteAliasRequest.FromString,
+                    response_serializer=retrieval_dot_gateway_dot_v1_dot_gateway__pb2.DeleteAliasResponse.SerializeToString,
+            ),
+            'ExportCollection': grpc.unary_stream_rpc_method_handler(
+                    servicer.ExportCollection,
+                    request_deserializer=retrieval_dot_gateway_dot_v1_dot_gateway__pb2.ExportCollectionRequest.FromString,
+                    response_serializer=retrieval_dot_gateway_dot_v1_dot_gateway__pb2.ExportCollectionResponse.SerializeToString,
+            ),
+            'ImportCollection': grpc.stream_unary_rpc_method_handler(
+                    servicer.ImportCollection,
+                    request_deserializer=retrieval_dot_gateway_dot_v1_dot_gateway__pb2.ImportCollectionRequest.FromString,
+                    response_serializer=retrieval_dot_gateway_dot_v1_dot_gateway__pb2.ImportCollectionResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'retrieval.gateway.v1.CollectionService', rpc_method_handlers)
@@ -428,6 +521,9 @@ def add_CollectionServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class CollectionService:
     """Manages collections.
+
+    Where a call names a collection the name may be an alias, unless said otherwise; every call is then about the
+    collection that the alias points at, entirely.
     """
 
     @staticmethod
@@ -528,6 +624,114 @@ class CollectionService:
             '/retrieval.gateway.v1.CollectionService/DropCollection',
             retrieval_dot_gateway_dot_v1_dot_gateway__pb2.DropCollectionRequest.SerializeToString,
             retrieval_dot_gateway_dot_v1_dot_gateway__pb2.DropCollectionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AssignAlias(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/retrieval.gateway.v1.CollectionService/AssignAlias',
+            retrieval_dot_gateway_dot_v1_dot_gateway__pb2.AssignAliasRequest.SerializeToString,
+            retrieval_dot_gateway_dot_v1_dot_gateway__pb2.AssignAliasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteAlias(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/retrieval.gateway.v1.CollectionService/DeleteAlias',
+            retrieval_dot_gateway_dot_v1_dot_gateway__pb2.DeleteAliasRequest.SerializeToString,
+            retrieval_dot_gateway_dot_v1_dot_gateway__pb2.DeleteAliasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportCollection(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/retrieval.gateway.v1.CollectionService/ExportCollection',
+            retrieval_dot_gateway_dot_v1_dot_gateway__pb2.ExportCollectionRequest.SerializeToString,
+            retrieval_dot_gateway_dot_v1_dot_gateway__pb2.ExportCollectionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ImportCollection(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/retrieval.gateway.v1.CollectionService/ImportCollection',
+            retrieval_dot_gateway_dot_v1_dot_gateway__pb2.ImportCollectionRequest.SerializeToString,
+            retrieval_dot_gateway_dot_v1_dot_gateway__pb2.ImportCollectionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -116,7 +116,9 @@ class DocumentServiceStub:
     nothing, and leaves the others alone.
     """
     DeleteDocuments: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.DeleteDocumentsRequest, _gateway_pb2.DeleteDocumentsResponse]
-    """Deletes documents by id; ids that do not exist are not an error. NOT_FOUND: no such collection."""
+    """Deletes documents by id, split ones with all their parts; ids that do not exist are not an error. NOT_FOUND: no such
+    collection.
+    """
     GetDocuments: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.GetDocumentsRequest, _gateway_pb2.GetDocumentsResponse]
     """Returns documents by id, in the order asked for, leaving out ids that do not exist. NOT_FOUND: no such collection."""
 
@@ -132,7 +134,9 @@ class DocumentServiceAsyncStub(DocumentServiceStub):
     nothing, and leaves the others alone.
     """
     DeleteDocuments: _aio.UnaryUnaryMultiCallable[_gateway_pb2.DeleteDocumentsRequest, _gateway_pb2.DeleteDocumentsResponse]  # type: ignore[assignment]
-    """Deletes documents by id; ids that do not exist are not an error. NOT_FOUND: no such collection."""
+    """Deletes documents by id, split ones with all their parts; ids that do not exist are not an error. NOT_FOUND: no such
+    collection.
+    """
     GetDocuments: _aio.UnaryUnaryMultiCallable[_gateway_pb2.GetDocumentsRequest, _gateway_pb2.GetDocumentsResponse]  # type: ignore[assignment]
     """Returns documents by id, in the order asked for, leaving out ids that do not exist. NOT_FOUND: no such collection."""
 
@@ -157,7 +161,9 @@ class DocumentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _gateway_pb2.DeleteDocumentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_gateway_pb2.DeleteDocumentsResponse, _abc.Awaitable[_gateway_pb2.DeleteDocumentsResponse]]:
-        """Deletes documents by id; ids that do not exist are not an error. NOT_FOUND: no such collection."""
+        """Deletes documents by id, split ones with all their parts; ids that do not exist are not an error. NOT_FOUND: no such
+        collection.
+        """
 
     @_abc_1.abstractmethod
     def GetDocuments(
@@ -170,37 +176,111 @@ class DocumentServiceServicer(metaclass=_abc_1.ABCMeta):
 def add_DocumentServiceServicer_to_server(servicer: DocumentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class CollectionServiceStub:
-    """Manages collections."""
+    """Manages collections.
+
+    Where a call names a collection the name may be an alias, unless said otherwise; every call is then about the
+    collection that the alias points at, entirely.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> CollectionServiceAsyncStub: ...
     CreateCollection: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.CreateCollectionRequest, _gateway_pb2.CreateCollectionResponse]
-    """Creates an empty collection bound to the encoder that is serving now. ALREADY_EXISTS where the name is taken."""
+    """Creates an empty collection bound to the encoder that is serving now.
+
+    ALREADY_EXISTS where the name is taken by a collection or an alias. INVALID_ARGUMENT: a parameter out of range, or
+    one whose promise the store cannot keep (`PARAMETER_UNSUPPORTED`).
+    """
     DescribeCollection: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.DescribeCollectionRequest, _gateway_pb2.DescribeCollectionResponse]
     """Returns one collection. NOT_FOUND: no such collection."""
     ListCollections: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.ListCollectionsRequest, _gateway_pb2.ListCollectionsResponse]
     """Returns all collections, by name."""
     DropCollection: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.DropCollectionRequest, _gateway_pb2.DropCollectionResponse]
-    """Deletes a collection and all its documents. NOT_FOUND: no such collection."""
+    """Deletes a collection and all its documents; the name has to be its own.
+
+    NOT_FOUND: no such collection. FAILED_PRECONDITION: it has aliases and `drop_aliases` is not set
+    (`COLLECTION_ALIASED`). INVALID_ARGUMENT: the name is an alias (`NAME_IS_ALIAS`).
+    """
+    AssignAlias: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.AssignAliasRequest, _gateway_pb2.AssignAliasResponse]
+    """Points an alias at a collection, making the alias where there is none.
+
+    Searches meanwhile see the old collection or the new one entirely. With a Qdrant server, another gateway may search
+    the old one for up to 10 s longer, or until it is dropped. NOT_FOUND: no such collection. ALREADY_EXISTS: the alias
+    is the name of a collection.
+    """
+    DeleteAlias: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.DeleteAliasRequest, _gateway_pb2.DeleteAliasResponse]
+    """Deletes an alias; its collection stays. NOT_FOUND: no such alias (`ALIAS_NOT_FOUND`)."""
+    ExportCollection: _grpc.UnaryStreamMultiCallable[_gateway_pb2.ExportCollectionRequest, _gateway_pb2.ExportCollectionResponse]
+    """Returns a whole collection: one header, then documents with their vectors, then one footer.
+
+    The same messages, in the same order, are what ImportCollection reads, whatever the stores of both gateways.
+    Documents that are written or deleted meanwhile may be in it or not. NOT_FOUND: no such collection.
+    """
+    ImportCollection: _grpc.StreamUnaryMultiCallable[_gateway_pb2.ImportCollectionRequest, _gateway_pb2.ImportCollectionResponse]
+    """Makes a collection of what ExportCollection returned, all of it or nothing.
+
+    The collection is found only when the footer has come, every document is stored and their number is right; whatever
+    goes wrong before leaves nothing behind. (A gateway that is killed leaves a hidden collection on a Qdrant server,
+    which DropCollection deletes.) The encoder does not have to be serving. ALREADY_EXISTS where the name is taken.
+    INVALID_ARGUMENT: messages out of order or malformed, another number of documents than the footer says.
+    """
 
 @_typing.type_check_only
 class CollectionServiceAsyncStub(CollectionServiceStub):
-    """Manages collections."""
+    """Manages collections.
+
+    Where a call names a collection the name may be an alias, unless said otherwise; every call is then about the
+    collection that the alias points at, entirely.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateCollection: _aio.UnaryUnaryMultiCallable[_gateway_pb2.CreateCollectionRequest, _gateway_pb2.CreateCollectionResponse]  # type: ignore[assignment]
-    """Creates an empty collection bound to the encoder that is serving now. ALREADY_EXISTS where the name is taken."""
+    """Creates an empty collection bound to the encoder that is serving now.
+
+    ALREADY_EXISTS where the name is taken by a collection or an alias. INVALID_ARGUMENT: a parameter out of range, or
+    one whose promise the store cannot keep (`PARAMETER_UNSUPPORTED`).
+    """
     DescribeCollection: _aio.UnaryUnaryMultiCallable[_gateway_pb2.DescribeCollectionRequest, _gateway_pb2.DescribeCollectionResponse]  # type: ignore[assignment]
     """Returns one collection. NOT_FOUND: no such collection."""
     ListCollections: _aio.UnaryUnaryMultiCallable[_gateway_pb2.ListCollectionsRequest, _gateway_pb2.ListCollectionsResponse]  # type: ignore[assignment]
     """Returns all collections, by name."""
     DropCollection: _aio.UnaryUnaryMultiCallable[_gateway_pb2.DropCollectionRequest, _gateway_pb2.DropCollectionResponse]  # type: ignore[assignment]
-    """Deletes a collection and all its documents. NOT_FOUND: no such collection."""
+    """Deletes a collection and all its documents; the name has to be its own.
+
+    NOT_FOUND: no such collection. FAILED_PRECONDITION: it has aliases and `drop_aliases` is not set
+    (`COLLECTION_ALIASED`). INVALID_ARGUMENT: the name is an alias (`NAME_IS_ALIAS`).
+    """
+    AssignAlias: _aio.UnaryUnaryMultiCallable[_gateway_pb2.AssignAliasRequest, _gateway_pb2.AssignAliasResponse]  # type: ignore[assignment]
+    """Points an alias at a collection, making the alias where there is none.
+
+    Searches meanwhile see the old collection or the new one entirely. With a Qdrant server, another gateway may search
+    the old one for up to 10 s longer, or until it is dropped. NOT_FOUND: no such collection. ALREADY_EXISTS: the alias
+    is the name of a collection.
+    """
+    DeleteAlias: _aio.UnaryUnaryMultiCallable[_gateway_pb2.DeleteAliasRequest, _gateway_pb2.DeleteAliasResponse]  # type: ignore[assignment]
+    """Deletes an alias; its collection stays. NOT_FOUND: no such alias (`ALIAS_NOT_FOUND`)."""
+    ExportCollection: _aio.UnaryStreamMultiCallable[_gateway_pb2.ExportCollectionRequest, _gateway_pb2.ExportCollectionResponse]  # type: ignore[assignment]
+    """Returns a whole collection: one header, then documents with their vectors, then one footer.
+
+    The same messages, in the same order, are what ImportCollection reads, whatever the stores of both gateways.
+    Documents that are written or deleted meanwhile may be in it or not. NOT_FOUND: no such collection.
+    """
+    ImportCollection: _aio.StreamUnaryMultiCallable[_gateway_pb2.ImportCollectionRequest, _gateway_pb2.ImportCollectionResponse]  # type: ignore[assignment]
+    """Makes a collection of what ExportCollection returned, all of it or nothing.
+
+    The collection is found only when the footer has come, every document is stored and their number is right; whatever
+    goes wrong before leaves nothing behind. (A gateway that is killed leaves a hidden collection on a Qdrant server,
+    which DropCollection deletes.) The encoder does not have to be serving. ALREADY_EXISTS where the name is taken.
+    INVALID_ARGUMENT: messages out of order or malformed, another number of documents than the footer says.
+    """
 
 class CollectionServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Manages collections."""
+    """Manages collections.
+
+    Where a call names a collection the name may be an alias, unless said otherwise; every call is then about the
+    collection that the alias points at, entirely.
+    """
 
     @_abc_1.abstractmethod
     def CreateCollection(
@@ -208,7 +288,11 @@ class CollectionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _gateway_pb2.CreateCollectionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_gateway_pb2.CreateCollectionResponse, _abc.Awaitable[_gateway_pb2.CreateCollectionResponse]]:
-        """Creates an empty collection bound to the encoder that is serving now. ALREADY_EXISTS where the name is taken."""
+        """Creates an empty collection bound to the encoder that is serving now.
+
+        ALREADY_EXISTS where the name is taken by a collection or an alias. INVALID_ARGUMENT: a parameter out of range, or
+        one whose promise the store cannot keep (`PARAMETER_UNSUPPORTED`).
+        """
 
     @_abc_1.abstractmethod
     def DescribeCollection(
@@ -232,6 +316,57 @@ class CollectionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _gateway_pb2.DropCollectionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_gateway_pb2.DropCollectionResponse, _abc.Awaitable[_gateway_pb2.DropCollectionResponse]]:
-        """Deletes a collection and all its documents. NOT_FOUND: no such collection."""
+        """Deletes a collection and all its documents; the name has to be its own.
+
+        NOT_FOUND: no such collection. FAILED_PRECONDITION: it has aliases and `drop_aliases` is not set
+        (`COLLECTION_ALIASED`). INVALID_ARGUMENT: the name is an alias (`NAME_IS_ALIAS`).
+        """
+
+    @_abc_1.abstractmethod
+    def AssignAlias(
+        self,
+        request: _gateway_pb2.AssignAliasRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_gateway_pb2.AssignAliasResponse, _abc.Awaitable[_gateway_pb2.AssignAliasResponse]]:
+        """Points an alias at a collection, making the alias where there is none.
+
+        Searches meanwhile see the old collection or the new one entirely. With a Qdrant server, another gateway may search
+        the old one for up to 10 s longer, or until it is dropped. NOT_FOUND: no such collection. ALREADY_EXISTS: the alias
+        is the name of a collection.
+        """
+
+    @_abc_1.abstractmethod
+    def DeleteAlias(
+        self,
+        request: _gateway_pb2.DeleteAliasRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_gateway_pb2.DeleteAliasResponse, _abc.Awaitable[_gateway_pb2.DeleteAliasResponse]]:
+        """Deletes an alias; its collection stays. NOT_FOUND: no such alias (`ALIAS_NOT_FOUND`)."""
+
+    @_abc_1.abstractmethod
+    def ExportCollection(
+        self,
+        request: _gateway_pb2.ExportCollectionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_gateway_pb2.ExportCollectionResponse], _abc.AsyncIterator[_gateway_pb2.ExportCollectionResponse]]:
+        """Returns a whole collection: one header, then documents with their vectors, then one footer.
+
+        The same messages, in the same order, are what ImportCollection reads, whatever the stores of both gateways.
+        Documents that are written or deleted meanwhile may be in it or not. NOT_FOUND: no such collection.
+        """
+
+    @_abc_1.abstractmethod
+    def ImportCollection(
+        self,
+        request_iterator: _MaybeAsyncIterator[_gateway_pb2.ImportCollectionRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_gateway_pb2.ImportCollectionResponse, _abc.Awaitable[_gateway_pb2.ImportCollectionResponse]]:
+        """Makes a collection of what ExportCollection returned, all of it or nothing.
+
+        The collection is found only when the footer has come, every document is stored and their number is right; whatever
+        goes wrong before leaves nothing behind. (A gateway that is killed leaves a hidden collection on a Qdrant server,
+        which DropCollection deletes.) The encoder does not have to be serving. ALREADY_EXISTS where the name is taken.
+        INVALID_ARGUMENT: messages out of order or malformed, another number of documents than the footer says.
+        """
 
 def add_CollectionServiceServicer_to_server(servicer: CollectionServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,205 @@
+"""What `twostage evaluate` shows of each phase, and the gates that it can fail at."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cli.console import EXIT_NOT_SO, fail
+
+if TYPE_CHECKING:
+    from evaluation.compare import Comparison, Gate
+    from evaluation.figures import Change, Latency, Quality
+    from evaluation.records import Record
+
+INDENT = "  "
+SHOWN_IDS = 8
+
+
+def print_record(console: Console, record: "Record") -> None:
+    """Print what a phase found."""
+    name = type(record).__name__
+    console.print(Text(_TITLES[name], "bold"))
+    _PRINTERS[name](console, record)
+
+
+def print_comparison(console: Console, found: "Comparison", run_a: str, run_b: str) -> None:
+    """Print run B against run A."""
+    console.print(Text(f"{run_b} against {run_a}, {found.question_count} questions", "bold"))
+    if not found.same_pools:
+        _line(console, "the pools differ: the first stages differ too, not only the reranking")
+    for name, only in ((run_a, found.only_a), (run_b, found.only_b)):
+        if only:
+            _line(console, f"only in {name}, left out: {', '.join(only[:SHOWN_IDS])} ({len(only)})")
+    _print_changes(console, found.changes, ("A", "B"))
+
+
+def gates(texts: Sequence[str]) -> list["Gate"]:
+    """Read what `--fail-below` says.
+
+    Raises:
+        InvalidRequest: One has another form.
+    """
+    from evaluation.compare import gate  # noqa: PLC0415 - see cli.evaluate
+
+    return [gate(text) for text in texts]
+
+
+def require(wanted: Sequence["Gate"], means: Mapping[str, float]) -> None:
+    """Exit where a gate is not met.
+
+    Raises:
+        typer.Exit: One is not met.
+        InvalidRequest: One names a measure that was not measured.
+    """
+    from evaluation.compare import failures  # noqa: PLC0415 - see cli.evaluate
+
+    if found := failures(means, wanted):
+        fail(EXIT_NOT_SO, "; ".join(found))
+
+
+def _print_prepared(console: Console, record: Any) -> None:
+    corpus = record.provenance.corpus
+    population = corpus.population
+    _line(console, f"{corpus.name}, {corpus.digest[:19]}")
+    _line(
+        console,
+        f"{population.document_count} documents, {population.question_count} questions: {population.dev_count} dev, "
+        f"{population.test_count} test, of which {population.answerable_test_count} answerable and "
+        f"{population.unanswerable_test_count} not",
+    )
+    if record.unknown_relevant_count:
+        _line(console, f"{record.unknown_relevant_count} judgments name documents that are not there")
+
+
+def _print_indexed(console: Console, record: Any) -> None:
+    _line(
+        console,
+        f"documents {record.document_count}, dimension {record.dimension}, device {record.device}, points_count "
+        f"{record.points_count}; {record.truncated_count} cut at the encoder's limit; {record.seconds:.1f} s",
+    )
+
+
+def _print_candidates(console: Console, record: Any) -> None:
+    size = record.provenance.configuration.pool_size
+    _line(console, f"{len(record.questions)} pools of {size}, {record.pool_digest[:19]}; {len(record.failed)} failed")
+
+
+def _print_reranked(console: Console, record: Any) -> None:
+    pairs = sum(len(pool.pairs) for pool in record.questions)
+    cut = sum(pool.truncated_count for pool in record.questions)
+    _line(console, f"{len(record.questions)} pools, {pairs} pairs, {cut} cut; {len(record.failed)} failed")
+
+
+def _print_negatives(console: Console, record: Any) -> None:
+    for check in record.checks:
+        mark = Text("ok    " if check.passed else "WRONG ", "green" if check.passed else "bold red")
+        console.print(Text.assemble(INDENT, mark, f"{check.name}: {check.found}"), soft_wrap=True)
+
+
+def _print_exercise(console: Console, record: Any) -> None:
+    _line(
+        console,
+        f"{record.question}: removed_relevant {list(record.removed_relevant)}, {record.candidate_count} candidates, "
+        f"returned {list(record.returned_relevant)}, recall {record.recall:g}",
+    )
+
+
+def _print_evaluation(console: Console, record: Any) -> None:
+    _print_quality(console, record.quality)
+    _print_latency(console, record.latency)
+    _line(console, f"{record.truncated_pair_count} of {record.pair_count} pairs were cut at the reranker's limit")
+    if record.abstention is not None:
+        _line(console, record.abstention.sentence)
+        for signal in record.abstention.signals:
+            tested = signal.tested
+            _line(
+                console,
+                f"{signal.signal}: AUC {signal.auc:.3f} ({signal.auc_low:.3f} to {signal.auc_high:.3f}); threshold "
+                f"{tested.threshold:.4f} answers {tested.answered_answerable_count} of {tested.answerable_count} and "
+                f"abstains on {tested.abstained_unanswerable_count} of {tested.unanswerable_count}",
+            )
+
+
+def _print_quality(console: Console, quality: "Quality") -> None:
+    _line(
+        console,
+        f"{quality.question_count} answerable {quality.split} questions; {quality.skipped_unanswerable_count} without "
+        f"a relevant document left out; {quality.missing_count} missing, counted as 0",
+    )
+    _print_changes(console, quality.changes, ("before", "after"))
+
+
+def _print_changes(console: Console, changes: Sequence["Change"], names: tuple[str, str]) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 2), header_style="dim")
+    for column in ("measure", *names, "difference", "95 % interval", "p", "better", "worse"):
+        table.add_column(column, justify="left" if column == "measure" else "right")
+    for change in changes:
+        table.add_row(
+            change.measure,
+            f"{change.before:.4f}",
+            Text(f"{change.after:.4f}", "bold"),
+            f"{change.difference:+.4f}",
+            f"{change.low:+.4f} to {change.high:+.4f}",
+            Text(f"{change.p_value:.3f}", "bold" if change.significant else "dim"),
+            str(len(change.wins)),
+            str(len(change.losses)),
+        )
+    console.print(table)
+    for change in changes[:3]:
+        _line(console, change.sentence)
+
+
+def _print_latency(console: Console, latency: "Latency") -> None:
+    table = Table(box=None, padding=(0, 2, 0, 2), header_style="dim")
+    reference = latency.reference
+    for column in ("ms per question", "mean", "p50", "p95", "p99", *(("the tutorial, mean",) if reference else ())):
+        table.add_column(column, justify="left" if column == "ms per question" else "right")
+    for name in ("dense", "rerank", "total"):
+        spread = getattr(latency, name)
+        cells = [f"{value:.2f}" for value in (spread.mean, spread.p50, spread.p95, spread.p99)]
+        table.add_row(name, *cells, *((f"{getattr(reference, name):.2f}",) if reference else ()))
+    console.print(table)
+    _line(console, f"over all {latency.question_count} {latency.split} questions, pool {latency.pool_size}")
+    if reference:
+        _line(console, reference.source)
+
+
+def _print_studies(console: Console, record: Any) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 2), header_style="dim")
+    for column in ("pool depth", "Recall", "nDCG@5", "MRR@5", "rerank ms"):
+        table.add_column(column, justify="right")
+    for point in record.pool_depth:
+        means = [point.measures[name].mean for name in (f"Recall@{point.depth}", "nDCG@5", "MRR@5")]
+        table.add_row(str(point.depth), *(f"{mean:.4f}" for mean in means), f"{point.rerank_ms_mean:.0f}")
+    console.print(table)
+    for point in (*record.pool_depth[1:], *record.truncation[1:]):
+        _line(console, point.sentence)
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(Text(INDENT + text), soft_wrap=True)
+
+
+_TITLES = {
+    "Prepared": "prepare",
+    "Indexed": "index",
+    "Candidates": "retrieve",
+    "Reranked": "rerank",
+    "Negatives": "negatives",
+    "Evaluation": "evaluate",
+    "Exercise": "exercise",
+    "Studies": "studies",
+}
+_PRINTERS: Mapping[str, Callable[[Console, Any], None]] = {
+    "Prepared": _print_prepared,
+    "Indexed": _print_indexed,
+    "Candidates": _print_candidates,
+    "Reranked": _print_reranked,
+    "Negatives": _print_negatives,
+    "Evaluation": _print_evaluation,
+    "Exercise": _print_exercise,
+    "Studies": _print_studies,
+}

@@ -1,0 +1,47 @@
+"""Ids of the parts of a split document, and ids as one text each. No two documents share one."""
+
+import re
+from uuid import UUID
+
+from gateway.ids import MAX_TEXT_BYTES
+from gateway.ports import DocumentId
+from serving.errors import InvalidRequest
+
+TEXT = "text:"
+NUMBER = "number:"
+DECIMAL = re.compile(r"[0-9]+")
+
+
+def part_id(parent: DocumentId, number: int, *, field: str = "id") -> str:
+    """Return the id of a part: its parent's id, "#" and its number.
+
+    A text id that would look like a number's, or like one that has been told apart in this way, is told apart by
+    "text:" in front of it.
+
+    Args:
+        parent: Of the split document.
+        number: Of the part, from 1.
+        field: Names the parent's id in errors.
+
+    Raises:
+        InvalidRequest: `ID_SIZE`, the parent's id leaves no room.
+    """
+    ambiguous = isinstance(parent, str) and (DECIMAL.fullmatch(parent) or parent.startswith(TEXT))
+    made = f"{TEXT if ambiguous else ''}{parent}#{number}"
+    if len(made.encode("utf-8", "replace")) > MAX_TEXT_BYTES:
+        raise InvalidRequest("ID_SIZE", f"with #{number} it is over {MAX_TEXT_BYTES} bytes", field=field)
+    return made
+
+
+def to_tagged(identifier: DocumentId) -> str:
+    """Return an id as text that says what it is."""
+    if isinstance(identifier, int):
+        return f"{NUMBER}{identifier}"
+    return str(identifier) if isinstance(identifier, UUID) else f"{TEXT}{identifier}"
+
+
+def from_tagged(tagged: str) -> DocumentId:
+    """Return the id that `to_tagged` was given."""
+    if tagged.startswith(NUMBER):
+        return int(tagged.removeprefix(NUMBER))
+    return tagged.removeprefix(TEXT) if tagged.startswith(TEXT) else UUID(tagged)
