@@ -213,6 +213,7 @@ class Batcher(Generic[RowT, OutT]):
                 self._running = batch.rows
                 await self._compute_batch(batch)
                 self._running = []
+                await asyncio.sleep(0)  # a request that has just failed marks its other rows before the next batch
             elif self._closing is not None:
                 return
             else:

@@ -336,6 +336,16 @@ async def test_a_row_that_makes_the_engine_throw_fails_alone():
         assert (await submit(batcher, items("next"))).outputs == ["next"]
 
 
+async def test_the_rest_of_a_failed_request_is_not_computed():
+    """Rows of a request that has failed in one batch are not in the next one, where others would wait for them."""
+    device = Device(answer=fails_on_bad)
+    async with Batcher(device, limits(rows=1)) as batcher:
+        bad, good = await together(batcher, device, items("bad", "rest"), items("a"))
+    assert isinstance(bad, InferenceFailed)
+    assert good == ["a"]
+    assert device.computed == ["first", "bad", "a"]
+
+
 async def test_a_row_without_finite_output_fails_alone():
     """A row that the model answers with InferenceFailed fails its own request only (field failure 22)."""
     device = Device(answer=lambda rows: [InferenceFailed("NON_FINITE", "x") if n == "nan" else n for n in names(rows)])
