@@ -51,5 +51,5 @@ $(VENV)/.installed-demo: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.installed-test: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) '.[cpu,demo,export,dev]'
+	$(INSTALL) '.[cpu,demo,evaluation,export,dev]'
 	@touch $@ $(VENV)/.installed-demo

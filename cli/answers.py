@@ -43,6 +43,9 @@ def _hit(hit: pb.Hit) -> dict[str, Any]:
     }
     return {
         "id": identifier(hit.id),
+        "parent": identifier(hit.parent) if hit.HasField("parent") else None,
+        "part": hit.part or None,
+        "part_count": hit.part_count or None,
         "retrieval_rank": hit.retrieval_rank,
         "retrieval_score": hit.retrieval_score,
         **scored,

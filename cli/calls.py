@@ -27,6 +27,16 @@ CODE_BY_NUMBER: dict[int, grpc.StatusCode] = {code.value[0]: code for code in gr
 DEFAULT_GATEWAY = "127.0.0.1:50051"
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
+CHANNEL_OPTIONS = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 250),
+)
+
 EXIT_BY_CODE = {
     grpc.StatusCode.INVALID_ARGUMENT: EXIT_MISCONFIGURED,
     grpc.StatusCode.FAILED_PRECONDITION: EXIT_MISCONFIGURED,
@@ -43,7 +53,8 @@ TODO_BY_REASON = {
     "ENCODER_MISMATCH": "index the documents again: `twostage index FILE --collection NAME --recreate`",
     "ENCODER_UNAVAILABLE": "the encoder is down or still loading; `twostage doctor` shows who answers",
     "RERANKER_UNAVAILABLE": "`twostage doctor` shows who answers; `--rerank best-effort` does without the reranker",
-    "TEXT_TOO_LONG": "shorten it; `twostage index --truncate` encodes the beginning of long documents",
+    "TEXT_TOO_LONG": "shorten it; `twostage index` can cut long documents (--truncate) or split them (--split)",
+    "NAME_IS_ALIAS": "`twostage collections list` shows what it points at; `twostage reindex` makes it point elsewhere",
 }
 TODO_BY_CODE = {
     grpc.StatusCode.UNIMPLEMENTED: "what answers there is no gateway of ours; look at --gateway",
@@ -75,18 +86,7 @@ def open_channel(address: str) -> grpc.aio.Channel:
 
     Call inside the running loop.
     """
-    return grpc.aio.insecure_channel(
-        address,
-        options=[
-            ("grpc.enable_http_proxy", 0),
-            ("grpc.use_local_subchannel_pool", 1),
-            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-            ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-            ("grpc.initial_reconnect_backoff_ms", 50),
-            ("grpc.min_reconnect_backoff_ms", 50),
-            ("grpc.max_reconnect_backoff_ms", 250),
-        ],
-    )
+    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
 
 
 @asynccontextmanager
@@ -129,7 +129,7 @@ def reported(address: str = "") -> Iterator[None]:
         fail(code, f"{error.reason}: {error.message}")
 
 
-def failed(error: grpc.aio.AioRpcError) -> CallFailed:
+def failed(error: grpc.aio.AioRpcError | grpc.Call) -> CallFailed:
     """Read a status; its reason is empty where no server of ours has written it."""
     info = error_details_pb2.ErrorInfo()
     status = rpc_status.from_call(cast(grpc.Call, error))  # it has the three methods that are read

@@ -1,4 +1,4 @@
-"""`twostage collections`: list, describe, create and drop."""
+"""`twostage collections`: list, describe, create and drop; export and import are in `cli.transfers`."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -8,12 +8,14 @@ from google.protobuf import json_format
 from rich.table import Table
 from rich.text import Text
 
-from cli import options
+from cli import options, transfers
 from cli.calls import gateway_at, run
 from cli.console import answers, fail, print_json, size
 from retrieval.gateway.v1 import gateway_pb2 as pb
 
-app = typer.Typer(help="List, describe, create and drop collections.", no_args_is_help=True)
+app = typer.Typer(help="List, describe, create, drop, export and import collections.", no_args_is_help=True)
+app.command("export")(transfers.export)
+app.command("import")(transfers.import_)
 
 CALL_TIMEOUT_S = 30.0
 
@@ -87,17 +89,25 @@ def _document(collection: pb.Collection) -> dict[str, Any]:
         "dimension": collection.dimension,
         "encoder": json_format.MessageToDict(collection.encoder, preserving_proto_field_name=True),
         "disk_bytes": collection.disk_bytes,
+        "aliases": list(collection.aliases),
     }
 
 
 def _table(collections: Sequence[pb.Collection]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("name", "documents", "dimension", "size", "encoder"):
+    for column in ("name", "documents", "dimension", "size", "encoder", "aliases"):
         table.add_column(column, justify="right" if column in {"documents", "dimension", "size"} else "left")
     for found in collections:
         encoder = f"{found.encoder.id} {found.encoder.precision}"
         disk = size(found.disk_bytes) if found.disk_bytes else "-"
-        table.add_row(Text(found.name, "bold"), f"{found.document_count:,}", str(found.dimension), disk, Text(encoder))
+        table.add_row(
+            Text(found.name, "bold"),
+            f"{found.document_count:,}",
+            str(found.dimension),
+            disk,
+            Text(encoder),
+            ", ".join(found.aliases),
+        )
     return table
 
 
@@ -114,6 +124,7 @@ def _show(collection: pb.Collection, *, as_json: bool) -> None:
         ("encoder", f"{encoder.id} {encoder.precision}"),
         ("revision", encoder.revision),
         ("digest", encoder.digest),
+        ("aliases", ", ".join(collection.aliases) or "none"),
     )
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)

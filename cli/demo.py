@@ -104,7 +104,7 @@ async def _work(console: Console, system: System, data: Path, questions: Sequenc
     console.print(Text("documents", "bold"))
     indexed = await _index(system.gateway, data)
     rate = indexed.outcome.stored_count / indexed.seconds
-    truncated = indexed.outcome.truncated_count
+    truncated = indexed.outcome.counts.truncated
     console.print(
         Text(f"  {indexed.document_count} indexed, {rate:.0f}/s; {truncated} cut at the encoder's 512 tokens")
     )
@@ -125,7 +125,7 @@ async def _index(address: str, data: Path) -> Indexed:
         indexed = await index_lines(address, COLLECTION, source, Fields(), truncate=True)
     if not indexed.complete:
         outcome = indexed.outcome
-        lost = len(outcome.malformed) + len(outcome.refused) + indexed.missing_count
+        lost = outcome.rejected_count + indexed.missing_count
         fail(EXIT_NOT_SO, f"{lost} of {outcome.line_count} documents were not indexed")
     return indexed
 

@@ -4,27 +4,39 @@ What is measured and how is in the package `evaluation`, which is imported when 
 Every phase takes the same options, so that a script states them once; one that a phase has no use for changes nothing.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from cli import evaluate_tables as tables
 from cli import options
 from cli.calls import reported
-from cli.console import EXIT_CODES, EXIT_MISCONFIGURED, EXIT_NOT_SO, answers, fail
-from cli.demo_questions import find_data
+from cli.console import EXIT_CODES, EXIT_NOT_SO, answers, note
+from cli.evaluate_compare import compare, score
+from cli.evaluate_options import (
+    DEFAULT_OUTPUTS,
+    Collection,
+    DatasetName,
+    FailBelow,
+    Limit,
+    Outputs,
+    Passage,
+    PublicData,
+    Seed,
+    Truncation,
+    make_plan,
+    require_extra,
+)
 from cli.evaluate_servers import DEFAULT_RERANKER, Servers, progress, with_system
 
 if TYPE_CHECKING:
-    from evaluation.compare import Comparison
     from evaluation.plan import Plan
     from evaluation.records import Evaluation, Record
     from evaluation.system import System
 
-DEFAULT_OUTPUTS = Path("outputs")
 PHASES: Mapping[str, str] = {
     "prepare": "Read the data, check the population, write prepared.json.",
     "index": "Make the collection, store every document, count; write indexed.json.",
@@ -34,35 +46,16 @@ PHASES: Mapping[str, str] = {
     "evaluate": "Compute quality, latency and abstention out of the files, write evaluation.json; no server is asked.",
     "exercise": "Rerank one pool without its relevant documents: none comes back, and recall is 0.",
     "studies": "Vary the depth of the pool, the dense depth and the truncation, write studies.json; slow.",
-    "all": "Run prepare, index, retrieve, rerank, negatives, evaluate and exercise.",
+    "report": "Write report.html out of the files.",
+    "all": "Run prepare, index, retrieve, rerank, negatives, evaluate, exercise and report.",
 }
-SERVERLESS = frozenset({"prepare", "evaluate"})
+SERVERLESS = frozenset({"prepare", "evaluate", "report"})
 WITH_DATA = frozenset({"prepare", "index", "retrieve", "studies", "all"})
 """Phases that read the data set; the others read what an earlier phase left of it."""
 
 app = typer.Typer(
     help="Measure retrieval before and after reranking, on frozen pools.", epilog=EXIT_CODES, no_args_is_help=True
 )
-
-Passage = Literal["text", "title+text"]
-Truncation = Literal["longest_first", "only_passage"]
-Side = Literal["before", "after"]
-
-DatasetName = Annotated[
-    str,
-    typer.Option("--dataset", metavar="DIR|FILE|NAME", help="Default: the help centre. A NAME is a public set."),
-]
-PublicData = Annotated[
-    Path | None, typer.Option("--public-data", metavar="DIR", envvar="TWOSTAGE_PUBLIC_DATA", help="The public sets.")
-]
-Outputs = Annotated[Path, typer.Option("--outputs", metavar="DIR", help="Where the phases' files are.")]
-Collection = Annotated[str, typer.Option("--collection", metavar="NAME", help="Default: a name of its own.")]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="A random sample of N per split.")]
-Seed = Annotated[int, typer.Option("--seed", help="Of the sample and of every resampling.")]
-FailBelow = Annotated[
-    list[str] | None,
-    typer.Option("--fail-below", metavar="MEASURE=VALUE", help="Exit 1 where the mean is below; may be repeated."),
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +96,7 @@ def _register(phase: str, text: str) -> None:
         device: Annotated[options.Device, typer.Option(help="Where started servers compute.")] = "auto",
         fail_below: FailBelow = None,
     ) -> None:
-        _require_extra()
+        require_extra()
         with reported():
             plan = (
                 make_plan(
@@ -133,6 +126,8 @@ def _register(phase: str, text: str) -> None:
             question=question,
         )
         good, evaluation = _run(phase, chosen)
+        if phase in {"report", "all"}:
+            _report(outputs)
         if evaluation is not None:
             with reported():
                 tables.require(gates, {name: value.mean for name, value in evaluation.quality.after.items()})
@@ -141,69 +136,8 @@ def _register(phase: str, text: str) -> None:
 
 for _phase, _text in PHASES.items():
     _register(_phase, _text)
-
-
-@app.command()
-def compare(  # noqa: PLR0917 - options, all given by name
-    run_a: Annotated[str, typer.Argument(metavar="RUN_A", help="An outputs directory, or HOST:PORT of a gateway.")],
-    run_b: Annotated[str, typer.Argument(metavar="RUN_B", help="The same kind.")],
-    side: Annotated[Side, typer.Option(help="Compare the orders before or after reranking.")] = "after",
-    fail_below: FailBelow = None,
-    fail_if_worse: Annotated[
-        bool, typer.Option("--fail-if-worse", help="Exit 1 where B is significantly worse in any measure.")
-    ] = False,
-    dataset: DatasetName = "",
-    public_data: PublicData = None,
-    collection: Collection = "",
-    pool_size: Annotated[int, typer.Option("--pool-size", min=1, max=200, help="Gateways: candidates.")] = 20,
-    limit: Limit = None,
-    seed: Seed = 0,
-) -> None:
-    """Compare two runs question by question: differences, whether they mean anything, and who won.
-
-    RUN_A and RUN_B are outputs directories with an evaluation.json, or two gateways that hold the data set's
-    collection, which are then searched as callers search them. --fail-below is about run B.
-    """
-    _require_extra()
-    with reported():
-        from evaluation.compare import compare_runs  # noqa: PLC0415 - see the module's docstring
-
-        gates = tables.gates(fail_below or ())
-        if all(Path(run).is_dir() for run in (run_a, run_b)):
-            found = compare_runs(Path(run_a), Path(run_b), side)
-        else:
-            plan = make_plan(
-                dataset,
-                public_data,
-                DEFAULT_OUTPUTS,
-                collection=collection,
-                limit=limit,
-                pool_size=pool_size,
-                seed=seed,
-            )
-            found = _compare_live(plan, (run_a, run_b), side)
-        tables.print_comparison(answers(), found, run_a, run_b)
-        tables.require(gates, {change.measure: change.after for change in found.changes})
-    if fail_if_worse and any(change.significant and change.difference < 0 for change in found.changes):
-        fail(EXIT_NOT_SO, f"{run_b} is significantly worse than {run_a}")
-
-
-def make_plan(
-    named: str, public: Path | None, outputs: Path, *, collection: str, limit: int | None, **configuration: object
-) -> "Plan":
-    """Read the data set and put a run together; an empty name is the help centre.
-
-    Raises:
-        Misconfigured: The data set cannot be read.
-    """
-    from evaluation.datasets.find import find  # noqa: PLC0415 - see the module's docstring
-    from evaluation.datasets.model import sample  # noqa: PLC0415
-    from evaluation.plan import Plan  # noqa: PLC0415
-    from evaluation.records import Configuration  # noqa: PLC0415
-
-    chosen = Configuration.model_validate({**configuration, "question_limit": limit})
-    dataset = sample(find(named or str(find_data(None)), public), limit, chosen.seed)
-    return Plan(dataset=dataset, outputs=outputs, configuration=chosen, collection=collection)
+app.command()(compare)
+app.command()(score)
 
 
 def _run(phase: str, chosen: Chosen) -> tuple[bool, "Evaluation | None"]:
@@ -225,6 +159,7 @@ def _serverless(phase: str, chosen: Chosen, told: Callable[["Record"], None]) ->
 
     if phase == "prepare":
         told(prepare(cast("Plan", chosen.plan)))
+    if phase != "evaluate":
         return True, None
     evaluation = evaluate(chosen.outputs)
     told(evaluation)
@@ -260,21 +195,11 @@ async def _one(phase: str, chosen: Chosen, system: "System") -> "Record":
     return await work[phase]()
 
 
-def _compare_live(plan: "Plan", addresses: Sequence[str], side: Side) -> "Comparison":
-    from evaluation.compare import compare_evaluations  # noqa: PLC0415 - see the module's docstring
-    from evaluation.live import searched  # noqa: PLC0415
-
-    found = []
-    for address in addresses:
-        if ":" not in address:
-            fail(EXIT_MISCONFIGURED, f"{address} is neither an outputs directory nor HOST:PORT")
-        servers = Servers(gateway=address, reranker=address, outputs=plan.outputs)
-        found.append(with_system(servers, lambda system: searched(plan, system, progress("search"))))
-    return compare_evaluations(found[0], found[1], side)
-
-
-def _require_extra() -> None:
-    try:
-        import scipy  # noqa: F401, PLC0415
-    except ImportError:
-        fail(EXIT_MISCONFIGURED, "scipy is not installed", "install the extra: pip install 'twostage[evaluation]'")
+def _report(outputs: Path) -> None:
+    with reported():
+        try:
+            from evaluation import report  # noqa: PLC0415 - see the module's docstring
+        except ImportError as error:
+            note(f"no report.html: {error.name} is missing; pip install 'twostage[evaluation]'")
+            return
+        answers().print(f"report: {report.write(outputs)}", soft_wrap=True)

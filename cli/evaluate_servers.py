@@ -5,7 +5,7 @@ import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -24,6 +24,9 @@ Work = Callable[["System"], Awaitable[T]]
 DEFAULT_RERANKER = "127.0.0.1:50053"
 STORE = "store"
 """Directory in the outputs where documents are kept between phases that start the servers themselves."""
+
+LOG = "servers.log"
+"""What started servers say, in the outputs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,14 +99,24 @@ async def _open(servers: Servers, work: Work[T]) -> T:
 
 
 async def _started(servers: Servers, work: Work[T]) -> T:
+    (servers.outputs / STORE).mkdir(parents=True, exist_ok=True)
+    # In a thread: making models must not keep Ctrl-C waiting.
+    await asyncio.to_thread(require_bundles, Home(path=servers.home), servers.profile, note)
+    note(f"starting gateway, encoder and reranker; their log is {servers.outputs / LOG}")
+    with (servers.outputs / LOG).open("w", encoding="utf-8") as file:
+        return await _working(servers, work, file)
+
+
+async def _working(servers: Servers, work: Work[T], log: TextIO) -> T:
     """Start the servers, and give up where one ends before the work does."""
     from evaluation.system import open_system  # noqa: PLC0415 - see cli.evaluate
 
-    # In a thread: making models must not keep Ctrl-C waiting.
-    await asyncio.to_thread(require_bundles, Home(path=servers.home), servers.profile, note)
-    note("starting gateway, encoder and reranker")
+    def on_line(name: str, line: str) -> None:
+        log.write(f"{name} | {line}\n")
+        log.flush()
+
     async with (
-        running_system(_config(servers)) as running,
+        running_system(_config(servers), on_line) as running,
         open_system(running.gateway, running.config.address("reranker")) as system,
     ):
         ending = asyncio.ensure_future(running.ended())
@@ -122,12 +135,10 @@ async def _started(servers: Servers, work: Work[T]) -> T:
 def _config(servers: Servers) -> SystemConfig:
     home = Home(path=servers.home)
     gateway, encoder, reranker = free_ports(3)
-    store = servers.outputs / STORE
-    store.mkdir(parents=True, exist_ok=True)
     return SystemConfig(
         encoder_bundle=home.bundle(servers.profile, "encoder"),
         reranker_bundle=home.bundle(servers.profile, "reranker"),
-        store=store,
+        store=servers.outputs / STORE,
         gateway_port=gateway,
         encoder_port=encoder,
         reranker_port=reranker,

@@ -11,7 +11,8 @@ from cli.console import EXIT_NOT_SO, fail
 
 if TYPE_CHECKING:
     from evaluation.compare import Comparison, Gate
-    from evaluation.figures import Change, Latency, Quality
+    from evaluation.figures import Abstention, Change, Latency, Quality
+    from evaluation.measures import Scores
     from evaluation.records import Record
 
 INDENT = "  "
@@ -34,6 +35,23 @@ def print_comparison(console: Console, found: "Comparison", run_a: str, run_b: s
         if only:
             _line(console, f"only in {name}, left out: {', '.join(only[:SHOWN_IDS])} ({len(only)})")
     _print_changes(console, found.changes, ("A", "B"))
+
+
+def print_scores(console: Console, scores: "Scores") -> None:
+    """Print the means of a run."""
+    answered = len(next(iter(scores.values.values()), ()))
+    console.print(Text(f"{answered} answerable questions", "bold"))
+    table = _table("measure", "mean")
+    for name in scores.values:
+        table.add_row(name, f"{scores.mean(name):.4f}")
+    console.print(table)
+    for what, names in (
+        ("without a relevant document, left out", scores.skipped),
+        ("missing in the run, counted as 0", scores.missing),
+        ("of the run without judgments, left out", scores.unjudged),
+    ):
+        if names:
+            _line(console, f"{len(names)} questions {what}: {', '.join(names[:SHOWN_IDS])}")
 
 
 def gates(texts: Sequence[str]) -> list["Gate"]:
@@ -66,6 +84,7 @@ def _print_prepared(console: Console, record: Any) -> None:
     _line(console, f"{corpus.name}, {corpus.digest[:19]}")
     _line(
         console,
+        f"{'/'.join(str(count) for count in population.model_dump().values())}: "
         f"{population.document_count} documents, {population.question_count} questions: {population.dev_count} dev, "
         f"{population.test_count} test, of which {population.answerable_test_count} answerable and "
         f"{population.unanswerable_test_count} not",
@@ -111,16 +130,22 @@ def _print_evaluation(console: Console, record: Any) -> None:
     _print_quality(console, record.quality)
     _print_latency(console, record.latency)
     _line(console, f"{record.truncated_pair_count} of {record.pair_count} pairs were cut at the reranker's limit")
-    if record.abstention is not None:
-        _line(console, record.abstention.sentence)
-        for signal in record.abstention.signals:
-            tested = signal.tested
-            _line(
-                console,
-                f"{signal.signal}: AUC {signal.auc:.3f} ({signal.auc_low:.3f} to {signal.auc_high:.3f}); threshold "
-                f"{tested.threshold:.4f} answers {tested.answered_answerable_count} of {tested.answerable_count} and "
-                f"abstains on {tested.abstained_unanswerable_count} of {tested.unanswerable_count}",
-            )
+    _print_abstention(console, record.abstention)
+
+
+def _print_abstention(console: Console, study: "Abstention | None") -> None:
+    if study is None:
+        _line(console, "no study of abstention: a split lacks answerable or unanswerable questions")
+        return
+    _line(console, study.sentence)
+    for signal in study.signals:
+        tested = signal.tested
+        _line(
+            console,
+            f"{signal.signal}: AUC {signal.auc:.3f} ({signal.auc_low:.3f} to {signal.auc_high:.3f}); threshold "
+            f"{tested.threshold:.4f} answers {tested.answered_answerable_count} of {tested.answerable_count} and "
+            f"abstains on {tested.abstained_unanswerable_count} of {tested.unanswerable_count}",
+        )
 
 
 def _print_quality(console: Console, quality: "Quality") -> None:
@@ -133,16 +158,14 @@ def _print_quality(console: Console, quality: "Quality") -> None:
 
 
 def _print_changes(console: Console, changes: Sequence["Change"], names: tuple[str, str]) -> None:
-    table = Table(box=None, padding=(0, 2, 0, 2), header_style="dim")
-    for column in ("measure", *names, "difference", "95 % interval", "p", "better", "worse"):
-        table.add_column(column, justify="left" if column == "measure" else "right")
+    table = _table("measure", *names, "change", "95 % interval", "p", "better", "worse")
     for change in changes:
         table.add_row(
             change.measure,
             f"{change.before:.4f}",
             Text(f"{change.after:.4f}", "bold"),
             f"{change.difference:+.4f}",
-            f"{change.low:+.4f} to {change.high:+.4f}",
+            f"{change.low:+.3f} to {change.high:+.3f}",
             Text(f"{change.p_value:.3f}", "bold" if change.significant else "dim"),
             str(len(change.wins)),
             str(len(change.losses)),
@@ -153,10 +176,8 @@ def _print_changes(console: Console, changes: Sequence["Change"], names: tuple[s
 
 
 def _print_latency(console: Console, latency: "Latency") -> None:
-    table = Table(box=None, padding=(0, 2, 0, 2), header_style="dim")
     reference = latency.reference
-    for column in ("ms per question", "mean", "p50", "p95", "p99", *(("the tutorial, mean",) if reference else ())):
-        table.add_column(column, justify="left" if column == "ms per question" else "right")
+    table = _table("ms per question", "mean", "p50", "p95", "p99", *(("tutorial's mean",) if reference else ()))
     for name in ("dense", "rerank", "total"):
         spread = getattr(latency, name)
         cells = [f"{value:.2f}" for value in (spread.mean, spread.p50, spread.p95, spread.p99)]
@@ -168,15 +189,21 @@ def _print_latency(console: Console, latency: "Latency") -> None:
 
 
 def _print_studies(console: Console, record: Any) -> None:
-    table = Table(box=None, padding=(0, 2, 0, 2), header_style="dim")
-    for column in ("pool depth", "Recall", "nDCG@5", "MRR@5", "rerank ms"):
-        table.add_column(column, justify="right")
+    table = _table("pool depth", "Recall", "nDCG@5", "MRR@5", "rerank ms")
     for point in record.pool_depth:
         means = [point.measures[name].mean for name in (f"Recall@{point.depth}", "nDCG@5", "MRR@5")]
         table.add_row(str(point.depth), *(f"{mean:.4f}" for mean in means), f"{point.rerank_ms_mean:.0f}")
     console.print(table)
     for point in (*record.pool_depth[1:], *record.truncation[1:]):
         _line(console, point.sentence)
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 1), header_style="dim")
+    table.add_column(first, no_wrap=True)
+    for column in others:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
 
 
 def _line(console: Console, text: str) -> None:

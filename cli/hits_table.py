@@ -56,7 +56,15 @@ def _numbers(hit: pb.Hit) -> tuple[Text, Text]:
 def _passage(hit: pb.Hit, title_field: str, lines: int) -> "_Clipped":
     title = json_format.MessageToDict(hit.payload).get(title_field, "") if title_field else ""
     head = Text.assemble((f"{identifier(hit.id)}", "cyan"), (f"  {one_line(str(title))}", "bold") if title else "")
-    flags = [word for word, shown in (("cut for the reranker", hit.truncated), ("no text", hit.text_missing)) if shown]
+    flags = [
+        word
+        for word, shown in (
+            (f"part {hit.part} of {hit.part_count}", hit.part),
+            ("cut for the reranker", hit.truncated),
+            ("no text", hit.text_missing),
+        )
+        if shown
+    ]
     if flags:
         head.append(f"  ({', '.join(flags)})", "yellow")
     return _Clipped(head, Text(one_line(hit.text[:PASSAGE_CHARACTERS])), lines)

@@ -1,4 +1,4 @@
-"""Where things are kept: `<home>/bundles/<profile>/{encoder,reranker}` and `<home>/store`."""
+"""Where things are kept: `<home>/bundles/<profile>/{encoder,reranker}`, `<home>/store` and `<home>/journals`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +29,11 @@ class Home:
     def store(self) -> Path:
         """The vector store of `twostage up`."""
         return self.path / "store"
+
+    @property
+    def journals(self) -> Path:
+        """What indexing has stored so far, by run."""
+        return self.path / "journals"
 
     @property
     def demo(self) -> Path:

@@ -1,6 +1,7 @@
-"""Documents out of lines of JSON: one object per line, its id, its text, and the rest as payload."""
+"""Documents out of named values: an id, a text, and the rest as payload; and out of lines of JSON, one object each."""
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ class Line:
     number: int
     """In the file, from 1."""
     document: pb.Document
+    original: str = ""
+    """As it stands in the file, for the reject file."""
     surrogate_count: int = 0
     """Lone surrogates that were replaced by U+FFFD; no UTF-8 exists for them."""
 
@@ -42,6 +45,7 @@ class Malformed:
 
     number: int
     problem: str
+    original: str = ""
 
 
 class _Wrong(Exception):
@@ -49,7 +53,7 @@ class _Wrong(Exception):
 
 
 def read_lines(lines: Iterable[bytes], fields: Fields) -> Iterator[Line | Malformed]:
-    """Read every line that is not blank.
+    """Read every line of JSON that is not blank.
 
     Args:
         lines: As a binary file gives them.
@@ -58,24 +62,42 @@ def read_lines(lines: Iterable[bytes], fields: Fields) -> Iterator[Line | Malfor
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
+        original = line.decode("utf-8", "replace").rstrip("\r\n")
         try:
-            yield _line(number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line, fields)
+            found = _object(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
         except _Wrong as error:
-            yield Malformed(number=number, problem=str(error))
+            yield Malformed(number=number, problem=str(error), original=original)
+            continue
+        yield document_line(number, found, fields, original)
 
 
-def _line(number: int, line: bytes, fields: Fields) -> Line:
-    found = _object(line)
+def document_line(number: int, found: dict[str, Any], fields: Fields, original: str) -> Line | Malformed:
+    """Make a document of named values; everything but id and text is payload.
+
+    Args:
+        number: Of the line, from 1.
+        found: Name to value, of the types that JSON has. Taken apart.
+        fields: Which are id and text.
+        original: The line as it stands in the file.
+    """
+    cleaned = _Cleaned()
+    try:
+        document = _document(found, fields, cleaned)
+    except _Wrong as error:
+        return Malformed(number=number, problem=str(error), original=original)
+    return Line(number=number, document=document, original=original, surrogate_count=cleaned.count)
+
+
+def _document(found: dict[str, Any], fields: Fields, cleaned: "_Cleaned") -> pb.Document:
     for name in (fields.id, fields.text):
         if name not in found:
             raise _Wrong(f'no field "{name}"')
-    cleaned = _Cleaned()
     text = found.pop(fields.text)
     if not isinstance(text, str):
         raise _Wrong(f'"{fields.text}" is {_kind(text)}, text is wanted')
     document = pb.Document(id=_id(found.pop(fields.id), fields.id, cleaned), text=cleaned.text(text))
     document.payload.CopyFrom(_struct(cleaned.value(found)))
-    return Line(number=number, document=document, surrogate_count=cleaned.count)
+    return document
 
 
 def _object(line: bytes) -> dict[str, Any]:
@@ -135,4 +157,8 @@ class _Cleaned:
             return [self.value(inner) for inner in value]
         if isinstance(value, int) and abs(value) > LARGEST_EXACT:
             raise _Wrong("a payload number is beyond 2^53; write it as text")
-        return value
+        if isinstance(value, float) and not math.isfinite(value):
+            raise _Wrong(f"a payload number is {value}, which is no JSON")
+        if value is None or isinstance(value, (bool, int, float)):
+            return value
+        raise _Wrong(f"a payload value is a {type(value).__name__}, which is no JSON")

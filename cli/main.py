@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from cli import collections, demo, doctor, evaluate, index, models, search, up
+from cli import collections, demo, doctor, evaluate, index, models, reindex, search, up
 from cli.console import EXIT_CODES
 
 app = typer.Typer(
@@ -18,6 +18,7 @@ app = typer.Typer(
 )
 app.command(epilog=EXIT_CODES)(up.up)
 app.command(epilog=EXIT_CODES)(index.index)
+app.command(epilog=EXIT_CODES)(reindex.reindex)
 app.command(epilog=EXIT_CODES)(search.search)
 app.add_typer(collections.app, name="collections")
 app.add_typer(models.app, name="models")

@@ -34,6 +34,9 @@ def search(  # noqa: PLR0917 - options, all given by name
     ] = "required",
     stream: Annotated[bool, typer.Option("--stream", help="Show the retrieved order first.")] = False,
     title_field: Annotated[str, typer.Option(metavar="FIELD", help="Payload field shown above the passage.")] = "title",
+    fold_to_parent: Annotated[
+        bool, typer.Option("--fold-to-parent", help="Of a split document show its best part only.")
+    ] = False,
     timeout: options.Timeout = 30.0,
     as_json: options.AsJson = False,
 ) -> None:
@@ -44,6 +47,7 @@ def search(  # noqa: PLR0917 - options, all given by name
         pool_size=pool_size,
         top_k=min(top_k, pool_size),
         rerank=MODES[rerank],
+        fold_to_parent=fold_to_parent,
         payload_fields=["*"] if as_json else [title_field] if title_field else [],
     )
     run(_search(gateway, request, timeout, title_field, stream=stream, as_json=as_json), gateway)

@@ -3,8 +3,6 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
 from typing import TypeAlias
 from uuid import UUID
 
@@ -12,9 +10,13 @@ import grpc
 
 from cli.calls import CODE_BY_NUMBER, CallFailed, gateway_at
 from cli.lines import Line, Malformed
+from cli.record import Outcome, Record
 from retrieval.gateway.v1 import gateway_pb2 as pb
 
 MESSAGE_DOCUMENTS = 64
+MESSAGE_BYTES = 2 * 1024 * 1024
+"""A message holds no more of either; a single document may be larger than this and travels alone. Batches by tokens are
+the encoder's affair, which sees the messages of all clients."""
 MESSAGES_IN_FLIGHT = 6
 STREAM_S = 60.0
 """A stream is ended after this time and the next one opens a new connection: servers close old ones."""
@@ -25,35 +27,13 @@ Batch: TypeAlias = Sequence[Line]
 Method: TypeAlias = "grpc.aio.StreamStreamMultiCallable[pb.UpsertDocumentsRequest, pb.UpsertDocumentsResponse]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """A document that the gateway did not take."""
-
-    number: int
-    """Its line, from 1."""
-    reason: str
-    message: str
-
-
-@dataclass(slots=True, kw_only=True)
-class Outcome:
-    """What became of the lines; grows while they are sent."""
-
-    line_count: int = 0
-    stored_count: int = 0
-    truncated_count: int = 0
-    surrogate_count: int = 0
-    malformed: list[Malformed] = field(default_factory=list)
-    refused: list[Refused] = field(default_factory=list)
-
-
 async def upsert(
     address: str,
     collection: str,
     lines: Iterable[Line | Malformed],
     *,
-    truncate: bool = False,
-    outcome: Outcome,
+    overlong: pb.Overlong.ValueType = pb.OVERLONG_REJECT,
+    record: Record,
     progress: Callable[[Outcome], None] = lambda _: None,
 ) -> None:
     """Send documents and wait until each is stored or refused.
@@ -61,16 +41,16 @@ async def upsert(
     Args:
         address: Of the gateway.
         collection: An existing collection.
-        lines: What to send; a malformed line is noted and left out.
-        truncate: Whether a text over the token limit is cut instead of refused.
-        outcome: Filled while answers come, and right also where this raises.
+        lines: What to send, in ascending order; a malformed line is noted and left out, and so is what is settled.
+        overlong: What becomes of a text over the token limit.
+        record: Told of every line while answers come, and right also where this raises.
         progress: Told after every answer.
 
     Raises:
         CallFailed: The gateway answered with an error that no single document has caused.
         grpc.aio.AioRpcError: It cannot be reached, or a stream broke.
     """
-    sender = _Sender(collection, _batches(lines, outcome), outcome, truncate=truncate)
+    sender = _Sender(collection, _batches(_good(lines, record)), record, overlong)
     while sender.more():
         async with gateway_at(address) as gateway:
             await sender.send(gateway.documents.UpsertDocuments, progress)
@@ -79,11 +59,13 @@ async def upsert(
 class _Sender:
     """Sends batches; a refused one comes back document by document, so that its neighbours are not lost with it."""
 
-    def __init__(self, collection: str, batches: Iterator[Batch], outcome: Outcome, *, truncate: bool) -> None:
+    def __init__(
+        self, collection: str, batches: Iterator[Batch], record: Record, overlong: pb.Overlong.ValueType
+    ) -> None:
         self._collection = collection
         self._batches = batches
-        self._outcome = outcome
-        self._truncate = truncate
+        self._record = record
+        self._overlong = overlong
         self._again: deque[Batch] = deque()
         self._at_work: dict[int, Batch] = {}
         self._sequence = 0
@@ -116,7 +98,7 @@ class _Sender:
             self._take(response)
             room.release()
             answered.set()
-            progress(self._outcome)
+            progress(self._record.outcome)
 
     def _message(self, batch: Batch) -> pb.UpsertDocumentsRequest:
         self._sequence += 1
@@ -125,44 +107,52 @@ class _Sender:
             sequence=self._sequence,
             collection=self._collection,
             documents=[line.document for line in batch],
-            truncate=self._truncate,
+            overlong=self._overlong,
         )
 
     def _take(self, response: pb.UpsertDocumentsResponse) -> None:
         batch = self._at_work.pop(response.sequence)
         failure = response.failure
         if response.WhichOneof("outcome") == "stored":
-            self._outcome.stored_count += response.stored.stored_count
-            self._outcome.truncated_count += response.stored.truncated_count
+            self._record.stored(batch, response.stored)
         elif CODE_BY_NUMBER[failure.code] not in OF_A_DOCUMENT:
             raise CallFailed(CODE_BY_NUMBER[failure.code], failure.reason, failure.message)
         elif len(batch) > 1:
             self._again.extend([line] for line in batch)
         else:
-            message = failure.message.removeprefix("documents[0].")
-            self._outcome.refused.append(Refused(number=batch[0].number, reason=failure.reason, message=message))
+            self._record.refused(batch[0], failure.reason, failure.message.removeprefix("documents[0]."))
 
 
-def _batches(lines: Iterable[Line | Malformed], outcome: Outcome) -> Iterator[Batch]:
-    good = _good(lines, outcome)
-    while batch := list(islice(good, MESSAGE_DOCUMENTS)):
+def _batches(lines: Iterable[Line]) -> Iterator[Batch]:
+    batch: list[Line] = []
+    size = 0
+    for line in lines:
+        line_bytes = line.document.ByteSize()
+        if batch and (len(batch) == MESSAGE_DOCUMENTS or size + line_bytes > MESSAGE_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(line)
+        size += line_bytes
+    if batch:
         yield batch
 
 
-def _good(lines: Iterable[Line | Malformed], outcome: Outcome) -> Iterator[Line]:
+def _good(lines: Iterable[Line | Malformed], record: Record) -> Iterator[Line]:
     """Pass lines on that are a document of their own; of two with one id nobody could say which is stored last."""
     seen: dict[int | str | UUID, int] = {}
     for line in lines:
-        outcome.line_count += 1
+        record.outcome.line_count += 1
         if isinstance(line, Malformed):
-            outcome.malformed.append(line)
+            record.malformed(line)
             continue
         first = seen.setdefault(_identifier(line.document.id), line.number)
         if first != line.number:
-            outcome.malformed.append(Malformed(number=line.number, problem=f"its id is also on line {first}"))
+            problem = f"its id is also on line {first}"
+            record.malformed(Malformed(number=line.number, problem=problem, original=line.original))
             continue
-        outcome.surrogate_count += line.surrogate_count
-        yield line
+        record.outcome.surrogate_count += line.surrogate_count
+        if not record.settled(line.number):
+            yield line
 
 
 def _identifier(message: pb.DocumentId) -> int | str | UUID:

@@ -1,6 +1,7 @@
 """The encoder's RPCs: validate, submit, convert."""
 
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import grpc
@@ -70,20 +71,16 @@ class EncoderService(pb_grpc.EncoderServiceServicer):
     async def Split(self, request: pb.SplitRequest, context: Context) -> pb.SplitResponse:  # noqa: N802, ARG002
         """Split texts into passages within the limit."""
         engine = self._slot.engine
-        prefix = prefix_of(engine.model.bundle.manifest, _role(request.input_type))
         _check_texts(request.texts, self._settings)
+        prefix = prefix_of(engine.model.bundle.manifest, _role(request.input_type))
         limit = engine.model.max_tokens
         overlap = request.overlap_tokens if request.HasField("overlap_tokens") else limit // OVERLAP_SHARE
         if not 0 <= overlap <= limit // 2:
             raise InvalidRequest("OUT_OF_RANGE", f"{overlap}, 0 to {limit // 2} is wanted", field="overlap_tokens")
-        split = [
-            await engine.tokenize(
-                lambda tokenizer, text=text, field=f"texts[{index}]": split_text(
-                    tokenizer, text, prefix=prefix, overlap_tokens=overlap, field=field
-                )
-            )
-            for index, text in enumerate(request.texts)
-        ]
+        split = []
+        for index, text in enumerate(request.texts):
+            call = partial(split_text, text=text, prefix=prefix, overlap_tokens=overlap, field=f"texts[{index}]")
+            split.append(await engine.tokenize(call))
         texts = [_split_text(text, pieces) for text, pieces in zip(request.texts, split, strict=True)]
         return pb.SplitResponse(texts=texts, model=pb.ModelReference(**engine.reference))
 
@@ -136,6 +133,7 @@ class EncoderService(pb_grpc.EncoderServiceServicer):
 
 def _validate(request: pb.EncodeRequest, settings: EncoderSettings) -> tuple[Role, bool, bool]:
     """Check everything that needs no tokenizer; return role, whether to cut, whether to pack."""
+    _check_texts(request.texts, settings)
     role = _role(request.input_type)
     for field, value, known in (
         ("overlong", request.overlong, OVERLONGS),
@@ -143,7 +141,6 @@ def _validate(request: pb.EncodeRequest, settings: EncoderSettings) -> tuple[Rol
     ):
         if value not in known:
             raise InvalidRequest("ENUM_UNKNOWN", f"no such value: {value}", field=field)
-    _check_texts(request.texts, settings)
     return role, OVERLONGS[request.overlong], FORMATS[request.vector_format]
 
 

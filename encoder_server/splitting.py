@@ -1,4 +1,4 @@
-"""Splits a text into passages under a token limit: at sentence ends, with overlap. Pure: knows no tokenizer, no request.
+"""Splits a text into passages under a token limit: at sentence ends, with overlap. Pure; knows no tokenizer.
 
 A text is first cut into atoms, the smallest parts that passages are made of: its sentences, and where one is over the
 limit its lines, then its words, then stretches of characters. Neighbouring atoms then fill passages, and a passage

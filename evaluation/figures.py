@@ -105,7 +105,7 @@ class Quality(Frozen):
     changes: tuple[Change, ...]
     """One per measure, headline measures first."""
     questions: tuple[QuestionFigures, ...]
-    """In the data set's order."""
+    """In the data set's order, those whose search failed last."""
 
 
 # --- latency: what evaluation.json calls `latency` ------------------------------------------------------------------

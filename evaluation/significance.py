@@ -103,8 +103,10 @@ def sentence(measure: str, spread: Interval, p_value: float, count: int) -> str:
     """
     if not count:
         return f"{measure}: no question to compare."
+    if spread.low == spread.high == 0:
+        return f"{measure} is the same on {_questions(count)}."
     if abs(spread.mean) <= SMALLEST_DIFFERENCE:
-        moves = "is the same"
+        moves = "is the same on average"
     else:
         moves = f"{'rises' if spread.mean > 0 else 'falls'} by {abs(spread.mean):.3f}"
     facts = f"95 % interval {spread.low:+.3f} to {spread.high:+.3f}, p = {p_value:.3f}, {_questions(count)}"

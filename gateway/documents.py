@@ -5,7 +5,8 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from gateway.convert import collection_name, document_message, documents_of, ids_of, overlong_of
+from gateway.convert import document_message, documents_of, overlong_of
+from gateway.convert_values import collection_name, ids_of
 from gateway.indexing import Indexer
 from gateway.ports import VectorStore
 from gateway.settings import GatewaySettings

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from itertools import chain
 from typing import TypeVar
 
@@ -62,14 +63,14 @@ class Indexer:
         entries, stale = documents, list[DocumentId]()
         if overlong is Overlong.SPLIT:
             groups = await self._split(documents, deadline)
-            stale = await self._stale(collection, documents, groups, deadline)
+            stale = await self._stale(target.name, documents, groups, deadline)
             entries = list(chain.from_iterable(groups))
         vectors, truncated = await self._encode(
             target, entries, truncate=overlong is Overlong.TRUNCATE, deadline=deadline
         )
         # First, so that whoever is interrupted here and sends the message again leaves nothing behind.
-        await self._delete(collection, stale, deadline)
-        await self.store.upsert(collection, entries, vectors, deadline=deadline)
+        await self._delete(target.name, stale, deadline)
+        await self.store.upsert(target.name, entries, vectors, deadline=deadline)
         parts = [entry.part for entry in entries if entry.part is not None]
         return Stored(
             stored_count=len(documents),
@@ -91,7 +92,7 @@ class Indexer:
     async def _split(self, documents: Sequence[Document], deadline: Deadline) -> list[list[Document]]:
         """Return what is to be stored in place of each document: itself, or its parts."""
         texts = [document.text for document in documents]
-        split = await _patiently(lambda: self.encoder.split(texts, deadline=deadline), deadline)
+        split = await _patiently(partial(self.encoder.split, texts, deadline=deadline), deadline)
         groups = [
             _parts(document, passages, f"documents[{index}].id")
             for index, (document, passages) in enumerate(zip(documents, split, strict=True))
@@ -152,9 +153,8 @@ class Indexer:
         truncated = 0
         for begin in range(0, len(entries), TEXTS_PER_CALL):
             texts = [entry.text for entry in entries[begin : begin + TEXTS_PER_CALL]]
-            encoded = await _patiently(
-                lambda texts=texts: self.encoder.encode_passages(texts, truncate=truncate, deadline=deadline), deadline
-            )
+            call = partial(self.encoder.encode_passages, texts, truncate=truncate, deadline=deadline)
+            encoded = await _patiently(call, deadline)
             _check_encoder(target, encoded.model)
             vectors += encoded.vectors
             truncated += sum(encoded.truncated)

@@ -14,18 +14,21 @@ class Quantization(Enum):
 
 
 class IndexKind(Enum):
-    """What an index of payload values serves. None of them changes an answer."""
+    """What an index of payload values serves. None of them changes an answer.
+
+    (A fraction without a remainder, which no RPC of ours stores, is to an index of integers the integer.)
+    """
 
     KEYWORD = "keyword"
     """AnyOf of text."""
     INTEGER = "integer"
     """AnyOf of whole numbers."""
     FLOAT = "float"
-    """Range."""
+    """Range; a DateRange of the key is refused."""
     BOOL = "bool"
     """AnyOf of a truth value."""
     DATETIME = "datetime"
-    """DateRange."""
+    """DateRange; a Range or an AnyOf of numbers of the key is refused."""
     TEXT = "text"
     """TextMatch, which is refused without it."""
 
@@ -68,3 +71,5 @@ class CollectionStatus(Enum):
     """Indexing waits for the next write."""
     RED = "red"
     """Something failed; the store's log says what."""
+    UNKNOWN = "unknown"
+    """The store says something else."""

@@ -24,7 +24,6 @@ from gateway.timings import SearchTimer
 from serving.deadline import Deadline
 from serving.errors import DeadlineSpent, InvalidRequest, NotReady, Overloaded, ServiceError, Unavailable
 
-
 MAX_PARTS_PER_DOCUMENT = 16
 """How many times the pool's size is read at most to fill a pool that is folded."""
 FOLD_STEP = 4

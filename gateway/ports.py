@@ -368,7 +368,8 @@ class VectorStore(Protocol):
         `payload_fields` are the payload keys to bring along; ("*",) brings all. Misconfigured
         (`ENCODER_MISMATCH`) where the collection was made with an encoder of another digest, and
         (`VECTOR_SIZE_MISMATCH`) where the vector has another dimension. InferenceFailed where it is not finite or has
-        no length. InvalidRequest (`TEXT_INDEX_REQUIRED`) where the filter matches text at a key without a text index.
+        no length. InvalidRequest (`TEXT_INDEX_REQUIRED`) where the filter matches text at a key without a text index,
+        and (`INDEX_MISMATCH`) where it compares numbers at a key with an index of dates, or dates at one of numbers.
         """
 
     async def aclose(self) -> None:

@@ -32,7 +32,8 @@ class RerankerClient:
 
     async def rerank(self, query: str, passages: Sequence[str], *, deadline: Deadline) -> Reranked:
         """Score every passage; pairs over the limit are cut longest first and reported."""
-        cut = [_cut(passage) for passage in passages]
+        bare = [passage.lstrip() for passage in passages]
+        cut = [_cut(passage) for passage in bare]
         request = pb.RerankRequest(
             query=query,
             candidates=[pb.Candidate(id=str(index), text=text) for index, text in enumerate(cut)],
@@ -40,7 +41,7 @@ class RerankerClient:
             skip_blank=True,
         )
         response = await self._call(request, deadline)
-        shortened = [len(text) < len(passage) for text, passage in zip(cut, passages, strict=True)]
+        shortened = [len(text) < len(passage) for text, passage in zip(cut, bare, strict=True)]
         return Reranked(
             scores=_by_position(response, shortened),
             model=Model(

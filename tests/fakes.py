@@ -152,6 +152,7 @@ class FakeEncoder(_Scripted, encoder_pb2_grpc.EncoderServiceServicer):
 
     def __init__(self, digest: str = ENCODER_DIGEST) -> None:
         super().__init__()
+        self.word_limit = 50
         self.model = encoder_pb2.ModelReference(
             id="fake-encoder", revision="1", digest=digest, precision="fp32", device="cpu"
         )
@@ -166,6 +167,10 @@ class FakeEncoder(_Scripted, encoder_pb2_grpc.EncoderServiceServicer):
             timings=encoder_pb2.Timings(**_timings()),
         )
         return await self._play(request, context, answer)
+
+    async def Split(self, request: Any, context: Any) -> Any:  # noqa: N802
+        texts = [encoder_pb2.SplitText(passages=word_passages(text, self.word_limit)) for text in request.texts]
+        return await self._play(request, context, encoder_pb2.SplitResponse(texts=texts, model=self.model))
 
     async def GetModel(self, request: Any, context: Any) -> Any:  # noqa: N802
         answer = encoder_pb2.GetModelResponse(model=self.model, dimension=DIMENSION, passage_prefix="passage: ")
@@ -201,6 +206,16 @@ class FakeReranker(_Scripted, reranker_pb2_grpc.RerankerServiceServicer):
             timings=reranker_pb2.Timings(**_timings()),
         )
         return await self._play(request, context, answer)
+
+
+def word_passages(text: str, limit: int) -> list[encoder_pb2.Passage]:
+    """Cut a text into passages of so many words, without overlap."""
+    words = [match.span() for match in re.finditer(r"\S+", text)]
+    spans = [(words[i][0], words[min(i + limit, len(words)) - 1][1]) for i in range(0, len(words), limit)]
+    return [
+        encoder_pb2.Passage(begin=len(text[:begin].encode()), end=len(text[:end].encode()), token_count=limit)
+        for begin, end in spans
+    ]
 
 
 def word_vector(text: str) -> Vector:

@@ -22,8 +22,13 @@ class Shelf:
         self.config = pb.CollectionConfig(
             params=pb.CollectionParams(vectors_config=request.vectors_config),
             hnsw_config=request.hnsw_config,
+            quantization_config=request.quantization_config if request.HasField("quantization_config") else None,
             metadata=request.metadata,
         )
+        self.config.params.shard_number = request.shard_number
+        self.config.params.replication_factor = request.replication_factor
+        self.config.params.write_consistency_factor = request.write_consistency_factor
+        self.status = pb.CollectionStatus.Green
         params = edge.EdgeVectorParams(size=self.size, distance=edge.Distance.Cosine)
         path.mkdir()
         self._shard = edge.EdgeShard.create(str(path), edge.EdgeConfig(vectors=params, wal_enabled=False))
@@ -39,6 +44,28 @@ class Shelf:
             edge.Point(engine_id(one.id), self._vector(one.vectors.vector), from_payload(one.payload)) for one in points
         ]
         self._shard.update(edge.UpdateOperation.upsert_points(made))
+
+    def index(self, request: pb.CreateFieldIndexCollection) -> None:
+        self._shard.update(edge.UpdateOperation.create_field_index(request.field_name, engine_index(request)))
+
+    def indexed(self) -> set[str]:
+        return set(self._shard.info().payload_schema)
+
+    def scroll(self, request: pb.ScrollPoints) -> pb.ScrollResponse:
+        offset = engine_id(request.offset) if request.HasField("offset") else None
+        wanted = edge.ScrollRequest(offset=offset, limit=request.limit, with_payload=True, with_vector=True)
+        found, following = self._shard.scroll(wanted)
+        points = [
+            pb.RetrievedPoint(
+                id=server_id(one.id),
+                payload=to_payload(one.payload or {}),
+                vectors=pb.VectorsOutput(vector=pb.VectorOutput(dense=pb.DenseVector(data=one.vector))),
+            )
+            for one in found
+        ]
+        return pb.ScrollResponse(
+            result=points, next_page_offset=None if following is None else server_id(following), time=1e-4
+        )
 
     def delete(self, ids: Any) -> None:
         self._shard.update(edge.UpdateOperation.delete_points([engine_id(one) for one in ids]))
@@ -80,6 +107,21 @@ def server_id(point_id: Any) -> pb.PointId:
     return pb.PointId(num=point_id) if isinstance(point_id, int) else pb.PointId(uuid=str(point_id))
 
 
+def engine_index(request: pb.CreateFieldIndexCollection) -> Any:
+    """Read which index is wanted."""
+    params = request.field_index_params
+    match request.field_type:
+        case pb.FieldType.FieldTypeInteger:
+            wanted = params.integer_index_params
+            return edge.IntegerIndexParams(lookup=wanted.lookup, range=wanted.range)
+        case pb.FieldType.FieldTypeText:
+            assert params.text_index_params.tokenizer == pb.TokenizerType.Word
+            lowercase = params.text_index_params.lowercase
+            return edge.TextIndexParams(tokenizer=edge.TokenizerType.Word, lowercase=lowercase)
+        case kind:
+            return getattr(edge.PayloadSchemaType, pb.FieldType.Name(kind).removeprefix("FieldType"))
+
+
 def engine_selector(wanted: pb.WithPayloadSelector) -> Any:
     """Read which part of the payload is wanted."""
     if wanted.WhichOneof("selector_options") == "include":
@@ -117,6 +159,9 @@ def _condition(wanted: pb.Condition) -> Any:
         case "field" if wanted.field.HasField("range"):
             bounds = {name.name: value for name, value in wanted.field.range.ListFields()}
             return edge.FieldCondition(wanted.field.key, range=edge.RangeFloat(**bounds))
+        case "field" if wanted.field.HasField("datetime_range"):
+            instants = {one.name: value.ToJsonString() for one, value in wanted.field.datetime_range.ListFields()}
+            return edge.FieldCondition(wanted.field.key, range=edge.RangeDateTime(**instants))
         case "field" if wanted.field.HasField("match"):
             return edge.FieldCondition(wanted.field.key, match=_match(wanted.field.match))
         case other:
@@ -127,6 +172,8 @@ def _match(wanted: pb.Match) -> Any:
     match wanted.WhichOneof("match_value"):
         case "boolean":
             return edge.MatchValue(np.bool_(wanted.boolean))  # the binding takes True for 1
+        case "text":
+            return edge.MatchText(wanted.text)
         case "keywords":
             return edge.MatchAny(list(wanted.keywords.strings))
         case "integers":

@@ -78,6 +78,7 @@ class StandIn:
         self.keeps_metadata = True
         self.update_status = pb.UpdateStatus.Completed
         self.shelves: dict[str, Shelf] = {}
+        self.aliases: dict[str, str] = {}
         self.line = Line()
         self._root = root
         self._made = 0
@@ -105,8 +106,13 @@ class StandIn:
                 "List": self._list,
                 "Create": self._create,
                 "Delete": self._drop,
+                "Update": self._update,
+                "UpdateAliases": self._change_aliases,
+                "ListAliases": self._list_aliases,
             },
             "Points": {
+                "CreateFieldIndex": self._index,
+                "Scroll": lambda request: self._shelf(request).scroll(request),
                 "Upsert": self._upsert,
                 "Delete": self._delete,
                 "Get": lambda request: pb.GetResponse(result=self._shelf(request).get(request), time=1e-4),
@@ -138,14 +144,14 @@ class StandIn:
             shelf.close()
 
     def _shelf(self, request: Any) -> Shelf:
-        return self.shelves[request.collection_name]
+        return self.shelves[self.aliases.get(request.collection_name, request.collection_name)]
 
     def _health(self, request: Any) -> Any:
         return pb.HealthCheckReply(title=self.title, version=self.version)
 
     def _info(self, request: Any) -> Any:
         shelf = self._shelf(request)
-        result = pb.CollectionInfo(status=pb.CollectionStatus.Green, config=shelf.config, points_count=shelf.count())
+        result = pb.CollectionInfo(status=shelf.status, config=shelf.config, points_count=shelf.count())
         return pb.GetCollectionInfoResponse(result=result)
 
     def _list(self, request: Any) -> Any:
@@ -154,6 +160,8 @@ class StandIn:
     def _create(self, request: Any) -> Any:
         if request.collection_name in self.shelves:
             raise FileExistsError
+        if request.collection_name in self.aliases:
+            raise Refused("Wrong input: Can't create collection. Alias with the same name already exists")
         if not self.keeps_metadata:
             request.ClearField("metadata")
         self._made += 1
@@ -164,7 +172,36 @@ class StandIn:
         shelf = self.shelves.pop(request.collection_name, None)
         if shelf is not None:
             shelf.close()
+        gone = [alias for alias, target in self.aliases.items() if target == request.collection_name]
+        for alias in gone:
+            del self.aliases[alias]
         return pb.CollectionOperationResponse(result=shelf is not None)
+
+    def _update(self, request: Any) -> Any:
+        for key, value in request.metadata.items():
+            self._shelf(request).config.metadata[key].CopyFrom(value)
+        return pb.CollectionOperationResponse(result=True)
+
+    def _change_aliases(self, request: Any) -> Any:
+        aliases = dict(self.aliases)
+        for action in request.actions:
+            if action.HasField("delete_alias"):
+                aliases.pop(action.delete_alias.alias_name, None)
+                continue
+            made = action.create_alias
+            if made.alias_name in self.shelves:
+                raise Refused("Wrong input: Collection with the same name already exists")
+            aliases[made.alias_name] = self.shelves[made.collection_name] and made.collection_name
+        self.aliases = aliases
+        return pb.CollectionOperationResponse(result=True)
+
+    def _list_aliases(self, request: Any) -> Any:
+        described = [pb.AliasDescription(alias_name=one, collection_name=to) for one, to in self.aliases.items()]
+        return pb.ListAliasesResponse(aliases=described)
+
+    def _index(self, request: Any) -> Any:
+        self._shelf(request).index(request)
+        return self._updated()
 
     def _upsert(self, request: Any) -> Any:
         self._shelf(request).upsert(request.points)

@@ -1,17 +1,22 @@
 """A vector store in memory for tests of the gateway; passes the contract suite that the real ones pass."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 import numpy as np
 
+from gateway.parameters import DEFAULT_PARAMETERS, CollectionParameters
 from gateway.ports import (
     AnyOf,
     Candidate,
     Collection,
     Condition,
+    Cursor,
+    DateRange,
     Document,
     DocumentId,
     Exists,
@@ -19,19 +24,27 @@ from gateway.ports import (
     Found,
     HasId,
     Model,
+    Page,
     Payload,
     Range,
     ServerTime,
+    TextMatch,
     Vector,
 )
+from gateway.stores.conditions import require_indexes
 from serving.deadline import Deadline
 from serving.errors import AlreadyExists, InferenceFailed, InvalidRequest, Misconfigured, NotFound
+
+INSTANT = re.compile(r"\d{4}-\d\d-\d\d([Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)?)?")
 
 
 @dataclass(slots=True)
 class _Kept:
     dimension: int
     encoder: Model
+    passage_prefix: str
+    parameters: CollectionParameters
+    hidden: bool
     documents: dict[DocumentId, Document] = field(default_factory=dict)
     vectors: dict[DocumentId, Vector] = field(default_factory=dict)
 
@@ -43,32 +56,83 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._collections: dict[str, _Kept] = {}
+        self._aliases: dict[str, str] = {}
 
-    async def create(self, name: str, *, dimension: int, encoder: Model, deadline: Deadline) -> Collection:
+    async def create(
+        self,
+        name: str,
+        *,
+        dimension: int,
+        encoder: Model,
+        passage_prefix: str = "",
+        parameters: CollectionParameters = DEFAULT_PARAMETERS,
+        hidden: bool = False,
+        deadline: Deadline,
+    ) -> Collection:
         deadline.require("create")
-        if name in self._collections:
-            raise AlreadyExists("COLLECTION_EXISTS", "there is a collection of that name", collection=name)
-        self._collections[name] = _Kept(dimension=dimension, encoder=replace(encoder, device=""))
+        if name in self._collections or name in self._aliases:
+            raise _exists(name)
+        encoder = replace(encoder, device="")
+        self._collections[name] = _Kept(dimension, encoder, passage_prefix, parameters, hidden)
+        return self._describe(name)
+
+    async def reveal(self, name: str, *, document_count: int, deadline: Deadline) -> Collection:
+        deadline.require("reveal")
+        kept = self._own(name)
+        if kept.hidden and len(kept.documents) != document_count:
+            raise InferenceFailed("COUNT_MISMATCH", f"{len(kept.documents)} documents, not {document_count}")
+        kept.hidden = False
         return self._describe(name)
 
     async def describe(self, name: str, *, deadline: Deadline) -> Collection:
         deadline.require("describe")
-        return self._describe(name)
+        self._kept(name)
+        return self._describe(self._aliases.get(name, name))
 
     async def list(self, *, deadline: Deadline) -> Sequence[Collection]:
         deadline.require("list")
-        return [self._describe(name) for name in sorted(self._collections)]
+        return [self._describe(name) for name, kept in sorted(self._collections.items()) if not kept.hidden]
 
-    async def drop(self, name: str, *, deadline: Deadline) -> None:
+    async def drop(self, name: str, *, with_aliases: bool = False, deadline: Deadline) -> None:
         deadline.require("drop")
-        self._kept(name)
+        if name in self._aliases:
+            raise InvalidRequest("NAME_IS_ALIAS", "it is an alias", field="collection")
+        self._own(name)
+        if self._pointing(name) and not with_aliases:
+            raise Misconfigured("COLLECTION_ALIASED", f"{name} is found as {self._pointing(name)}")
+        self._aliases = {alias: target for alias, target in self._aliases.items() if target != name}
         del self._collections[name]
+
+    async def assign_alias(self, alias: str, collection: str, *, deadline: Deadline) -> None:
+        deadline.require("assign_alias")
+        if self._own(collection).hidden:
+            raise _not_found(collection)
+        if alias in self._collections:
+            raise _exists(alias)
+        self._aliases[alias] = collection
+
+    async def delete_alias(self, alias: str, *, deadline: Deadline) -> None:
+        deadline.require("delete_alias")
+        if alias not in self._aliases:
+            raise NotFound("ALIAS_NOT_FOUND", "there is no alias of that name", alias=alias)
+        del self._aliases[alias]
+
+    async def scan(self, name: str, *, after: Cursor | None, limit: int, deadline: Deadline) -> Page:
+        deadline.require("scan")
+        kept = self._kept(name)
+        start = 0 if after is None else int(after)
+        ids = list(kept.documents)
+        some = ids[start : start + limit]
+        documents = [replace(kept.documents[one], text=_usable(kept.documents[one].text) or "") for one in some]
+        vectors = [np.asarray(kept.vectors[one], np.float32) for one in some]
+        following = start + limit if start + limit < len(ids) else None
+        return Page(documents=documents, vectors=vectors, next=following)
 
     async def upsert(
         self, name: str, documents: Sequence[Document], vectors: Sequence[Vector], *, deadline: Deadline
     ) -> None:
         deadline.require("upsert")
-        kept = self._kept(name)
+        kept = self._own(self._aliases.get(name, name))
         for index, (document, vector) in enumerate(zip(documents, vectors, strict=True)):
             _check_id(document.id, f"documents[{index}].id")
             _check_payload(document.payload, f"documents[{index}].payload")
@@ -106,12 +170,15 @@ class MemoryStore:
         if encoder.digest != kept.encoder.digest:
             raise Misconfigured("ENCODER_MISMATCH", f"{encoder.digest} is not the collection's {kept.encoder.digest}")
         query = _unit(vector, kept.dimension)
+        if filter is not None:
+            require_indexes(filter, kept.parameters.payload_indexes)
         pool = [
             Candidate(
                 id=one.id,
                 score=float(np.clip(kept.vectors[one.id] @ query, -1, 1)),
                 text=_usable(one.text),
                 payload={k: v for k, v in one.payload.items() if "*" in payload_fields or k in payload_fields},
+                part=one.part,
             )
             for one in kept.documents.values()
             if filter is None or matches(filter, one.id, one.payload)
@@ -123,19 +190,38 @@ class MemoryStore:
         self._collections.clear()
 
     def _kept(self, name: str) -> _Kept:
+        kept = self._own(self._aliases.get(name, name))
+        if kept.hidden:
+            raise _not_found(name)
+        return kept
+
+    def _own(self, name: str) -> _Kept:
         if name not in self._collections:
-            raise NotFound("COLLECTION_NOT_FOUND", "there is no collection of that name", collection=name)
+            raise _not_found(name)
         return self._collections[name]
 
+    def _pointing(self, name: str) -> Sequence[str]:
+        return sorted(alias for alias, target in self._aliases.items() if target == name)
+
     def _describe(self, name: str) -> Collection:
-        kept = self._kept(name)
+        kept = self._own(name)
         return Collection(
             name=name,
             document_count=len(kept.documents),
             dimension=kept.dimension,
             encoder=kept.encoder,
-            disk_bytes=0,
+            passage_prefix=kept.passage_prefix,
+            parameters=kept.parameters,
+            aliases=self._pointing(name),
         )
+
+
+def _exists(name: str) -> AlreadyExists:
+    return AlreadyExists("COLLECTION_EXISTS", "there is a collection of that name", collection=name)
+
+
+def _not_found(name: str) -> NotFound:
+    return NotFound("COLLECTION_NOT_FOUND", "there is no collection of that name", collection=name)
 
 
 def matches(wanted: Condition, document_id: DocumentId, payload: Payload) -> bool:
@@ -154,13 +240,35 @@ def matches(wanted: Condition, document_id: DocumentId, payload: Payload) -> boo
     elements = value if isinstance(value, list) else [value]
     if isinstance(wanted, AnyOf):
         return any(type(one) is type(other) and one == other for one in elements for other in wanted.values)
-    return any(_within(wanted, one) for one in elements)
+    if isinstance(wanted, TextMatch):
+        stored = " ".join(one for one in elements if isinstance(one, str))
+        return bool(words_of(wanted.text)) and words_of(wanted.text) <= words_of(stored)
+    comparable = instant_of if isinstance(wanted, DateRange) else _number_of
+    return any(_within(wanted, comparable(one)) for one in elements)
 
 
-def _within(bounds: Range, value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return (
+def words_of(text: str) -> set[str]:
+    """Return the words of a text as TextMatch compares them."""
+    return set(re.findall(r"[^\W_]+", text.lower()))
+
+
+def instant_of(value: Any) -> datetime | None:
+    """Return the instant that a payload value is, as DateRange compares it."""
+    if not isinstance(value, str) or not INSTANT.fullmatch(value):
+        return None
+    try:
+        read = datetime.fromisoformat(value.upper())
+    except ValueError:
+        return None
+    return read if read.tzinfo else read.replace(tzinfo=UTC)
+
+
+def _number_of(value: Any) -> float | None:
+    return None if isinstance(value, bool) or not isinstance(value, int | float) else value
+
+
+def _within(bounds: Range | DateRange, value: Any) -> bool:
+    return value is not None and (
         (bounds.gt is None or value > bounds.gt)
         and (bounds.gte is None or value >= bounds.gte)
         and (bounds.lt is None or value < bounds.lt)

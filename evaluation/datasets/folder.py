@@ -12,6 +12,7 @@ from pathlib import Path
 from evaluation.datasets import trec
 from evaluation.datasets.model import DEV, TEST, Dataset, Document, Question, dataset, lines, read_text
 from evaluation.figures import DocumentId
+from evaluation.measures import Judged
 from serving.errors import Misconfigured
 
 CORPUS, BEIR_QUERIES, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
@@ -78,8 +79,8 @@ def _query(place: Path, texts: Mapping[str, str], name: str) -> str:
     return texts[name]
 
 
-def _beir_qrels(path: Path) -> Mapping[str, Mapping[str, int]]:
-    found: defaultdict[str, dict[str, int]] = defaultdict(dict)
+def _beir_qrels(path: Path) -> Mapping[str, Judged]:
+    found: defaultdict[str, dict[DocumentId, int]] = defaultdict(dict)
     for position, (question, document, grade) in enumerate(_columns(path, BEIR_COLUMNS)):
         if position == 0 and not grade.lstrip("-").isdigit():
             continue  # the header
@@ -100,5 +101,5 @@ def _columns(path: Path, count: int) -> Iterable[list[str]]:
         yield columns
 
 
-def _relevant(grades: Mapping[str, int]) -> Mapping[DocumentId, int]:
+def _relevant(grades: Judged) -> Mapping[DocumentId, int]:
     return {document: grade for document, grade in grades.items() if grade > 0}

@@ -5,19 +5,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from evaluation.datasets.model import read_text
+from evaluation.figures import DocumentId
 from evaluation.measures import Judged, Ranking
 from serving.errors import Misconfigured
 
 QRELS_FIELDS, RUN_FIELDS = 4, 6
 
 
-def read_qrels(path: Path) -> Mapping[str, Mapping[str, int]]:
+def read_qrels(path: Path) -> Mapping[str, Judged]:
     """Return question to document to grade; ids are text, grades below 1 are kept and mean not relevant.
 
     Raises:
         Misconfigured: The file cannot be read or a line is malformed.
     """
-    found: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    found: defaultdict[str, dict[DocumentId, int]] = defaultdict(dict)
     for number, fields in _rows(path, QRELS_FIELDS):
         question, _, document, grade = fields
         try:

@@ -6,9 +6,11 @@ import altair as alt
 
 from evaluation.figures import DepthPoint, Interval
 from evaluation.report import numbers
-from evaluation.report.drawing import AFTER, CARD, FONT_SIZE, INK, MUTED, Chart, Drawing, data, draw, sized
+from evaluation.report.drawing import AFTER, CARD, FONT_SIZE, INK, MUTED, Chart, Drawing, data, draw, layered
 
 HEIGHT = 300
+SHORTEST_AXIS = 0.01
+"""Milliseconds, so that there is an axis where no time was measured."""
 PREFERRED = ("nDCG@5", "MRR@5", "hit@1")
 
 
@@ -43,10 +45,12 @@ def _chart(points: Sequence[DepthPoint], name: str, width: int) -> Chart:
         base.mark_rule(color=AFTER, opacity=0.5, strokeWidth=1.5, aria=False).encode(y=y("low"), y2="high:Q"),
         base.mark_line(color=AFTER, strokeWidth=2.5, aria=False).encode(y=y("mean")),
         _dots(base).encode(y=y("mean"), description="said:N"),
-        base.mark_text(dy=22, color=INK, fontWeight=600, aria=False).encode(y=y("mean"), text="depth:N"),
+        base.mark_text(dx=8, dy=16, align="left", color=INK, fontWeight=600, aria=False).encode(
+            y=y("mean"), text="depth:N"
+        ),
         _ceiling_name(rows).encode(x=_x(points), y=y("ceiling")),
     )
-    return sized(alt.layer(*layers), width, HEIGHT)
+    return layered(layers, width, HEIGHT)
 
 
 def _rows(points: Sequence[DepthPoint], name: str) -> list[dict[str, object]]:
@@ -72,16 +76,18 @@ def _rows(points: Sequence[DepthPoint], name: str) -> list[dict[str, object]]:
 def _dots(base: alt.Chart) -> alt.Chart:
     """A full dot where the time was measured, a ring where it was derived."""
     fill = alt.Fill("measured:N").scale(domain=[True, False], range=[AFTER, CARD]).legend(None)
-    return base.mark_point(size=80, stroke=AFTER, strokeWidth=2, opacity=1).encode(fill=fill)
+    dots: alt.Chart = base.mark_point(size=80, stroke=AFTER, strokeWidth=2, opacity=1)
+    return dots.encode(fill=fill)
 
 
 def _ceiling_name(rows: list[dict[str, object]]) -> alt.Chart:
     text = "recall of the pool"
-    return alt.Chart(data(rows[-1:])).mark_text(align="right", dy=-10, color=MUTED, aria=False, text=text)
+    name: alt.Chart = alt.Chart(data(rows[-1:])).mark_text(align="right", dy=-10, color=MUTED, aria=False, text=text)
+    return name
 
 
 def _x(points: Sequence[DepthPoint]) -> alt.X:
-    furthest = max(point.rerank_ms_mean for point in points) * 1.06
+    furthest = max(*(point.rerank_ms_mean for point in points), SHORTEST_AXIS) * 1.06
     axis = alt.Axis(title="mean milliseconds to rerank a question", tickCount=5, grid=False, ticks=False)
     return alt.X("ms:Q").scale(domain=[0, furthest], nice=False).axis(axis)
 

@@ -12,7 +12,6 @@ from evaluation.records import (
     Exercise,
     Indexed,
     Negatives,
-    Provenance,
     Record,
     Reranked,
     Studies,
@@ -49,7 +48,7 @@ def read_inputs(outputs: Path) -> Inputs:
     evaluation = read(Evaluation, outputs / records.EVALUATION, "evaluate")
     pools.require_reranking_of(candidates, reranked)
     _require_evaluation_of(reranked, evaluation)
-    beside = _Beside(outputs, evaluation.provenance)
+    beside = _Beside(outputs, evaluation)
     return Inputs(
         candidates=candidates,
         reranked=reranked,
@@ -74,7 +73,7 @@ def _require_evaluation_of(reranked: Reranked, evaluation: Evaluation) -> None:
 class _Beside:
     """Reads optional files; one of another run is left out with a sentence, for it cannot be shown beside this one."""
 
-    def __init__(self, outputs: Path, ours: Provenance) -> None:
+    def __init__(self, outputs: Path, ours: Evaluation) -> None:
         self._outputs = outputs
         self._ours = ours
         self.left_out: list[str] = []
@@ -88,13 +87,15 @@ class _Beside:
         except Misconfigured:
             self.left_out.append(f"{name} cannot be read and is left out; run `twostage evaluate {phase}` again.")
             return None
-        if self._same_run(found.provenance):
+        if self._same_run(found):
             return found
         self.left_out.append(f"{name} is of another run and is left out; run `twostage evaluate {phase}` again.")
         return None
 
-    def _same_run(self, theirs: Provenance) -> bool:
-        ours = self._ours
+    def _same_run(self, record: Record) -> bool:
+        ours, theirs = self._ours.provenance, record.provenance
+        if isinstance(record, Exercise) and record.pool_digest != self._ours.pool_digest:
+            return False
         models = ((theirs.encoder, ours.encoder), (theirs.reranker, ours.reranker))
         return theirs.corpus.digest == ours.corpus.digest and all(
             found is None or (wanted is not None and found.digest == wanted.digest) for found, wanted in models

@@ -5,15 +5,30 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from evaluation.figures import Latency, Spread
+from evaluation.figures import Latency, ReferenceTimes, Spread
 from evaluation.report import numbers
-from evaluation.report.drawing import AFTER, CARD, FONT_SIZE, INK, MUTED, WORSE, Chart, Drawing, data, draw, sized
+from evaluation.report.drawing import (
+    AFTER,
+    CARD,
+    FONT_SIZE,
+    INK,
+    MUTED,
+    WORSE,
+    Align,
+    Chart,
+    Drawing,
+    data,
+    draw,
+    layered,
+)
 
 DOTS = 80
 """Dots of a row at most; more questions are shown by so many of their quantiles."""
 ROW_HEIGHT = 92
-SPREAD = (0.0, 0.11, -0.11, 0.22, -0.22, 0.055, -0.165, 0.165, -0.055)
-"""How far dots are moved off the line in turn, so that neighbours do not hide each other; in rows."""
+SPREAD = 0.46
+"""Height of the band that the dots of a row are spread over, so that neighbours do not hide each other; in rows."""
+GOLDEN = 0.618033988749895
+"""Multiples of it, whole parts dropped, fill a band evenly however many there are. Source: Weyl's equidistribution."""
 STEPS = (1, 2, 5)
 ROWS = ("dense", "rerank", "total")
 
@@ -52,15 +67,17 @@ def _spread(latency: Latency, name: str) -> Spread:
 
 
 def _chart(latency: Latency, width: int) -> Chart:
-    shown = [_positive(value) for name in ROWS for value in (*_spread(latency, name).values, _spread(latency, name).p99)]
+    shown = [
+        _positive(value) for name in ROWS for value in (*_spread(latency, name).values, _spread(latency, name).p99)
+    ]
     if latency.reference:
         shown += [latency.reference.dense, latency.reference.rerank]
     axis = ticks(min(shown), max(shown))
     x = _Across(axis, width)
-    layers = [_dots(latency, x), _marks(latency, x), _names(latency, x)]
+    layers = [_dots(latency, x), _marks(latency, x), *_names(latency, x)]
     if latency.reference:
-        layers += _reference(latency, x)
-    return sized(alt.layer(*layers), width, ROW_HEIGHT * len(ROWS) + 3 * FONT_SIZE)
+        layers += _reference(latency.reference, x)
+    return layered(layers, width, ROW_HEIGHT * len(ROWS) + 3 * FONT_SIZE)
 
 
 class _Across:
@@ -72,7 +89,7 @@ class _Across:
         self._shown = [step for step in axis if not crowded or f"{step:e}"[0] == "1" or step in {self.first, self.last}]
 
     def of(self, field: str) -> alt.X:
-        axis = alt.Axis(values=self._shown, title="milliseconds, logarithmic", format="~r", domain=False, ticks=False)
+        axis = alt.Axis(values=self._shown, title="milliseconds, logarithmic", format=",~r", domain=False, ticks=False)
         scale = alt.Scale(type="log", domain=[self.first, self.last], nice=False)
         return alt.X(f"{field}:Q").scale(scale).axis(axis)
 
@@ -83,11 +100,15 @@ def _y(field: str) -> alt.Y:
 
 def _dots(latency: Latency, x: _Across) -> alt.Chart:
     rows: list[dict[str, object]] = [
-        {"ms": _positive(value), "y": row + SPREAD[place % len(SPREAD)], "said": f"{name}: {numbers.ms(value)} ms"}
+        {
+            "ms": _positive(value),
+            "y": row + SPREAD * ((place * GOLDEN) % 1 - 0.5),
+            "said": f"{name}: {numbers.ms(value)} ms",
+        }
         for row, name in enumerate(ROWS)
         for place, value in enumerate(quantiles(_spread(latency, name).values))
     ]
-    marks = alt.Chart(data(rows)).mark_circle(size=26, color=AFTER, opacity=0.45)
+    marks: alt.Chart = alt.Chart(data(rows)).mark_circle(size=30, color=AFTER, opacity=0.6)
     return marks.encode(x=x.of("ms"), y=_y("y"), description="said:N")
 
 
@@ -101,32 +122,33 @@ def _marks(latency: Latency, x: _Across) -> alt.Chart:
             "said": f"{name} {what}: {numbers.ms(figure)} ms",
         }
         for row, name in enumerate(ROWS)
-        for what, figure, thickness in (("p50", _spread(latency, name).p50, 3), ("p95", _spread(latency, name).p95, 1.5))
+        for what, figure, thickness in (
+            ("p50", _spread(latency, name).p50, 3),
+            ("p95", _spread(latency, name).p95, 1.5),
+        )
     ]
-    marks = alt.Chart(data(rows)).mark_rule(color=INK)
+    marks: alt.Chart = alt.Chart(data(rows)).mark_rule(color=INK)
     width = alt.StrokeWidth("width:Q").scale(None).legend(None)
     return marks.encode(x=x.of("ms"), y=_y("y"), y2="y2:Q", strokeWidth=width, description="said:N")
 
 
-def _names(latency: Latency, x: _Across) -> alt.LayerChart:
+def _names(latency: Latency, x: _Across) -> list[alt.Chart]:
     rows: list[dict[str, object]] = [
-        {
-            "ms": x.first,
-            "y": row - 0.42,
-            "name": name,
-            "figures": f"p50 {numbers.ms(_spread(latency, name).p50)}   p95 {numbers.ms(_spread(latency, name).p95)} ms",
-        }
+        {"ms": x.first, "y": row - 0.42, "name": name, "figures": _figures(_spread(latency, name))}
         for row, name in enumerate(ROWS)
     ]
     base = alt.Chart(data(rows)).encode(x=x.of("ms"), y=_y("y"))
     names = base.mark_text(align="left", fontWeight=600, color=INK, aria=False).encode(text="name:N")
     figures = base.mark_text(align="left", dx=52, color=MUTED, aria=False).encode(text="figures:N")
-    return names + figures
+    return [names, figures]
 
 
-def _reference(latency: Latency, x: _Across) -> list[alt.Chart]:
+def _figures(spread: Spread) -> str:
+    return f"p50 {numbers.ms(spread.p50)} \N{MIDDLE DOT} p95 {numbers.ms(spread.p95)} ms"
+
+
+def _reference(reference: ReferenceTimes, x: _Across) -> list[alt.Chart]:
     """A diamond for each mean of the reference, with its figure."""
-    reference = latency.reference
     rows: list[dict[str, object]] = [
         {
             "ms": getattr(reference, name),
@@ -137,14 +159,17 @@ def _reference(latency: Latency, x: _Across) -> list[alt.Chart]:
         for row, name in enumerate(ROWS)
     ]
     base = alt.Chart(data(rows)).encode(x=x.of("ms"), y=_y("y"))
-    diamonds = base.mark_point(shape="diamond", size=90, filled=True, fill=WORSE, stroke=CARD, strokeWidth=1)
+    diamonds = base.mark_point(shape="diamond", size=90, filled=True, fill=WORSE, stroke=CARD, opacity=1)
     right = (x.first * x.last) ** 0.5
     return [diamonds.encode(description="said:N"), *_beside(base, right)]
 
 
 def _beside(base: alt.Chart, middle: float) -> list[alt.Chart]:
     """Write each figure on the side that has room."""
-    sides = (("left", 10, alt.datum.ms <= middle), ("right", -10, alt.datum.ms > middle))
+    sides: tuple[tuple[Align, int, alt.Expr], ...] = (
+        ("left", 10, alt.datum.ms <= middle),
+        ("right", -10, alt.datum.ms > middle),
+    )
     return [
         base.transform_filter(where).mark_text(align=align, dx=offset, color=INK, aria=False).encode(text="figure:N")
         for align, offset, where in sides

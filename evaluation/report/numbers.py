@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 MINUS = "\N{MINUS SIGN}"
+EN_DASH = "\N{EN DASH}"
 NOT_FOUND = "not in the pool"
-DIGEST_DIGITS = 12
 
 
 def ms(value: float) -> str:
@@ -26,8 +26,8 @@ def signed(figure: float) -> str:
 
 
 def span(low: float, high: float) -> str:
-    """Write an interval of values: "0.801 to 0.925"."""
-    return f"{value(low)} to {value(high)}"
+    """Write an interval of values, with a dash where there is no minus to mistake it for."""
+    return f"{value(low)}{EN_DASH if low >= 0 else ' to '}{value(high)}"
 
 
 def signed_span(low: float, high: float) -> str:
@@ -42,7 +42,8 @@ def p(figure: float) -> str:
 
 def percent(share: float) -> str:
     """Write a share: "84 %"; a share that is there is never written as 0."""
-    return "< 1 %" if 0 < share < 0.005 else f"{share:.0%}".replace("%", " %")  # noqa: PLR2004 - rounds to 0
+    written = f"{share:.0%}".replace("%", " %")
+    return "< 1 %" if share > 0 and written == "0 %" else written
 
 
 def rank(place: int | None) -> str:
@@ -59,11 +60,6 @@ def listed(names: Sequence[str], limit: int = 6) -> str:
     """Write the first few names and how many more there are."""
     more = len(names) - limit
     return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")
-
-
-def short_digest(digest: str) -> str:
-    """Write the beginning of a digest, without its algorithm."""
-    return digest.removeprefix("sha256:")[:DIGEST_DIGITS]
 
 
 def clipped(text: str, limit: int) -> str:

@@ -13,6 +13,7 @@ DIRECTIONS: tuple[Direction, ...] = ("better", "same", "worse")
 SINGLE = 10
 """Ranks up to this one have a place of their own; deeper ones share."""
 SHARED_ENDS = (15, 20, 30, 50, 100, 200, 500, 1_000)
+WITHIN = (1, 3, 5, 10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,8 @@ class Ranks:
     """Place to number of questions."""
     after: Counter[str]
     directions: Counter[Direction]
+    within: tuple[tuple[int, int, int], ...]
+    """(k, questions before, questions after) whose first relevant document is among the first k."""
 
 
 def ranks(questions: Sequence[QuestionFigures]) -> Ranks:
@@ -56,12 +59,15 @@ def ranks(questions: Sequence[QuestionFigures]) -> Ranks:
         Flow(before=before, after=after, direction=way, questions=tuple(names))
         for (before, after, way), names in grouped.items()
     )
-    deepest = max((rank or 0 for question in questions for rank in (question.first_before, question.first_after)), default=0)
+    deepest = max(
+        (rank or 0 for question in questions for rank in (question.first_before, question.first_after)), default=0
+    )
     return Ranks(
         flows=tuple(sorted(flows, key=lambda flow: (DIRECTIONS.index(flow.direction), -len(flow.questions)))),
         places=_places(max(deepest, SINGLE)),
         before=Counter(place(question.first_before) for question in questions),
         after=Counter(place(question.first_after) for question in questions),
+        within=tuple((limit, *_within(questions, limit)) for limit in WITHIN),
         directions=Counter(direction(question.first_before, question.first_after) for question in questions),
     )
 
@@ -84,6 +90,12 @@ def direction(before: int | None, after: int | None) -> Direction:
     """Say whether a rank got better; no rank is worse than any."""
     first, then = (float("inf") if rank is None else rank for rank in (before, after))
     return "better" if then < first else "worse" if then > first else "same"
+
+
+def _within(questions: Sequence[QuestionFigures], limit: int) -> tuple[int, int]:
+    before = sum(question.first_before is not None and question.first_before <= limit for question in questions)
+    after = sum(question.first_after is not None and question.first_after <= limit for question in questions)
+    return before, after
 
 
 def _places(deepest: int) -> tuple[str, ...]:

@@ -4,7 +4,20 @@ import altair as alt
 
 from evaluation.figures import AbstentionSignal, Histogram
 from evaluation.report import numbers
-from evaluation.report.drawing import AFTER, CARD, FONT_SIZE, INK, LINE, MUTED, WORSE, Chart, Drawing, data, draw, sized
+from evaluation.report.drawing import (
+    AFTER,
+    CARD,
+    FONT_SIZE,
+    INK,
+    LINE,
+    MUTED,
+    WORSE,
+    Chart,
+    Drawing,
+    data,
+    draw,
+    layered,
+)
 
 HEIGHT = 210
 ROC_HEIGHT = 330
@@ -37,6 +50,12 @@ def bins(histogram: Histogram) -> list[tuple[float, float, int, int]]:
     return list(zip(edges, edges[1:], histogram.answerable, histogram.unanswerable, strict=False))
 
 
+def answered_at(signal: AbstentionSignal, share: float) -> float:
+    """Return the share of answerable questions answered where at most `share` of the unanswerable ones are."""
+    allowed = [point.answered_answerable for point in signal.roc if point.answered_unanswerable <= share]
+    return max(allowed, default=0.0)
+
+
 def _histogram(signal: AbstentionSignal, width: int) -> Chart:
     found = bins(signal.histogram)
     rows: list[dict[str, object]] = []
@@ -44,7 +63,14 @@ def _histogram(signal: AbstentionSignal, width: int) -> Chart:
         span = numbers.span(low, high)
         rows += [
             {"from": low, "to": high, "count": good, "zero": 0, "kind": "up", "said": f"{span}: {good} answerable"},
-            {"from": low, "to": high, "count": -bad, "zero": 0, "kind": "down", "said": f"{span}: {bad} without an answer"},
+            {
+                "from": low,
+                "to": high,
+                "count": -bad,
+                "zero": 0,
+                "kind": "down",
+                "said": f"{span}: {bad} without an answer",
+            },
         ]
     most = max((max(good, bad) for _, _, good, bad in found), default=1)
     scale = _Counts(most, signal)
@@ -55,7 +81,7 @@ def _histogram(signal: AbstentionSignal, width: int) -> Chart:
         alt.Chart(data([{"zero": 0}])).mark_rule(color=MUTED, aria=False).encode(y=scale.y("zero")),
         *_threshold(signal, scale),
     )
-    return sized(alt.layer(*layers), width, HEIGHT)
+    return layered(layers, width, HEIGHT)
 
 
 class _Counts:
@@ -101,15 +127,17 @@ def _roc(signals: tuple[AbstentionSignal, ...], width: int) -> Chart:
     names = [NAMES[signal.signal] for signal in signals]
     colour = alt.Color("name:N").scale(domain=names, range=[WORSE, AFTER][: len(names)]).legend(None)
     dash = alt.StrokeDash("name:N").scale(domain=names, range=[[6, 4], [1, 0]][: len(names)]).legend(None)
-    lines = alt.Chart(data([row for signal in signals for row in _curve(signal)])).mark_line(strokeWidth=2.5, aria=False)
+    lines = alt.Chart(data([row for signal in signals for row in _curve(signal)])).mark_line(
+        strokeWidth=2.5, aria=False
+    )
     chance = alt.Chart(data([_point(0, 0), _point(1, 1)])).mark_line(color=LINE, strokeWidth=1.5, aria=False)
     layers = (
         chance.encode(x=_share("bad"), y=_up("good")),
         lines.encode(x=_share("bad"), y=_up("good"), order="order:Q", color=colour, strokeDash=dash),
-        _tested(signals).encode(x=_share("bad"), y=_up("good"), stroke=colour, description="said:N"),
+        _tested(signals).encode(x=_share("bad"), y=_up("good"), color=colour, description="said:N"),
         *_names(signals, colour, dash),
     )
-    return sized(alt.layer(*layers), width, ROC_HEIGHT)
+    return layered(layers, width, ROC_HEIGHT)
 
 
 def _point(bad: float, good: float, **more: object) -> dict[str, object]:
@@ -121,9 +149,7 @@ def _curve(signal: AbstentionSignal) -> list[dict[str, object]]:
     step = max(1, len(signal.roc) // ROC_POINTS)
     points = [(0.0, 0.0), *((at.answered_unanswerable, at.answered_answerable) for at in signal.roc)]
     kept = [*points[:-1:step], points[-1]]
-    return [
-        _point(bad, good, order=place, name=NAMES[signal.signal]) for place, (bad, good) in enumerate(kept)
-    ]
+    return [_point(bad, good, order=place, name=NAMES[signal.signal]) for place, (bad, good) in enumerate(kept)]
 
 
 def _tested(signals: tuple[AbstentionSignal, ...]) -> alt.Chart:
@@ -135,7 +161,8 @@ def _tested(signals: tuple[AbstentionSignal, ...]) -> alt.Chart:
         bad = 1 - tested.abstained_unanswerable_count / tested.unanswerable_count
         said = f"{name} at the threshold of dev: answers {numbers.percent(good)} and {numbers.percent(bad)}"
         rows.append(_point(bad, good, name=name, said=said))
-    return alt.Chart(data(rows)).mark_point(size=110, fill=CARD, strokeWidth=2.5, opacity=1)
+    rings: alt.Chart = alt.Chart(data(rows)).mark_point(size=110, fill=CARD, strokeWidth=2.5, opacity=1)
+    return rings
 
 
 def _names(signals: tuple[AbstentionSignal, ...], colour: alt.Color, dash: alt.StrokeDash) -> list[alt.Chart]:

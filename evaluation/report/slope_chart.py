@@ -6,14 +6,27 @@ from collections.abc import Mapping
 import altair as alt
 
 from evaluation.report import numbers
-from evaluation.report.drawing import AFTER, FONT_SIZE, INK, LINE, MUTED, WORSE, Chart, Drawing, data, draw, sized
+from evaluation.report.drawing import (
+    AFTER,
+    FONT_SIZE,
+    INK,
+    LINE,
+    MUTED,
+    WORSE,
+    Align,
+    Chart,
+    Drawing,
+    data,
+    draw,
+    layered,
+)
 from evaluation.report.ranks import Direction, Ranks
 
 PLACE_HEIGHT = 24
 THINNEST, THICKEST = 1.5, 9.0
 COLOURS: Mapping[Direction, str] = {"better": AFTER, "same": MUTED, "worse": WORSE}
-DASHES: Mapping[Direction, list[int]] = {"better": [1, 0], "same": [1, 4], "worse": [7, 5]}
-"""Solid, dotted, dashed: told apart without colour."""
+DASHES: Mapping[Direction, list[int]] = {"better": [1, 0], "same": [1, 0], "worse": [7, 5]}
+"""Told apart without colour: worse is dashed, and the same is level."""
 ABSENT = "none"
 """Short for the last place, where the axis has little room."""
 
@@ -36,12 +49,13 @@ def _chart(ranks: Ranks, width: int) -> Chart:
         *_side(ranks.places, ranks.before, 0.0, -1, "before"),
         *_side(ranks.places, ranks.after, 1.0, 1, "after"),
     )
-    return sized(alt.layer(*layers), width, height)
+    return layered(layers, width, height)
 
 
 def _frame(ranks: Ranks) -> alt.Chart:
     rows: list[dict[str, object]] = [{"x": side, "y": 0, "y2": len(ranks.places) - 1} for side in (0, 1)]
-    return alt.Chart(data(rows)).mark_rule(stroke=LINE, aria=False).encode(x=_x("x"), y=_y("y", ranks.places), y2="y2:Q")
+    rules: alt.Chart = alt.Chart(data(rows)).mark_rule(stroke=LINE, aria=False)
+    return rules.encode(x=_x("x"), y=_y("y", ranks.places), y2="y2:Q")
 
 
 def _lines(ranks: Ranks) -> alt.Chart:
@@ -59,19 +73,16 @@ def _lines(ranks: Ranks) -> alt.Chart:
         for flow in reversed(ranks.flows)
     ]
     ways = list(COLOURS)
-    return (
-        alt.Chart(data(rows))
-        .mark_rule(strokeCap="butt", opacity=0.85)
-        .encode(
-            x=_x("from"),
-            x2="to:Q",
-            y=_y("before", ranks.places),
-            y2="after:Q",
-            color=alt.Color("way:N").scale(domain=ways, range=list(COLOURS.values())).legend(None),
-            strokeDash=alt.StrokeDash("way:N").scale(domain=ways, range=list(DASHES.values())).legend(None),
-            strokeWidth=alt.StrokeWidth("width:Q").scale(None).legend(None),
-            description="said:N",
-        )
+    rules: alt.Chart = alt.Chart(data(rows)).mark_rule(strokeCap="butt", opacity=0.8)
+    return rules.encode(
+        x=_x("from"),
+        x2="to:Q",
+        y=_y("before", ranks.places),
+        y2="after:Q",
+        color=alt.Color("way:N").scale(domain=ways, range=list(COLOURS.values())).legend(None),
+        strokeDash=alt.StrokeDash("way:N").scale(domain=ways, range=list(DASHES.values())).legend(None),
+        strokeWidth=alt.StrokeWidth("width:Q").scale(None).legend(None),
+        description="said:N",
     )
 
 
@@ -88,7 +99,7 @@ def _side(
         }
         for number, name in enumerate(places)
     ]
-    align = "right" if outwards < 0 else "left"
+    align: Align = "right" if outwards < 0 else "left"
     base = alt.Chart(data(rows)).encode(x=_x("x"), y=_y("y", places))
     place = base.mark_text(align=align, dx=8 * outwards, color=MUTED, aria=False).encode(text="place:N")
     count = base.mark_text(align=align, dx=48 * outwards, color=INK, fontWeight=600, aria=False).encode(text="count:N")

@@ -1,11 +1,11 @@
 """What filters mean to Qdrant and to the engine embedded from it, before either's words. Knows no engine."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gateway.parameters import IndexKind, PayloadIndex
-from gateway.ports import AnyOf, DateRange, Filter, Range, TextMatch
+from gateway.ports import AnyOf, Condition, DateRange, Exists, Filter, HasId, Range, TextMatch
 from serving.errors import InvalidRequest
 
 INT64 = range(-(2**63), 2**63)
@@ -58,25 +58,45 @@ def one_bound_a_side(wanted: Range | DateRange) -> dict[str, Any]:
     return bounds
 
 
-def require_text_indexes(wanted: Filter, declared: Sequence[PayloadIndex]) -> None:
-    """Check that text is matched only at keys whose words are indexed: engines compare differently without.
+def require_indexes(wanted: Filter, declared: Sequence[PayloadIndex]) -> None:
+    """Check that a filter suits the declared indexes.
+
+    Text is matched only at keys whose words are indexed: engines compare differently without. And numbers are not
+    compared where dates are indexed, nor dates where numbers are: engines ask the index of the key all the same, which
+    compares microseconds then.
 
     Raises:
-        InvalidRequest: `TEXT_INDEX_REQUIRED`.
+        InvalidRequest: `TEXT_INDEX_REQUIRED` or `INDEX_MISMATCH`.
     """
-    if text_keys(wanted) - {one.key for one in declared if one.kind is IndexKind.TEXT}:
-        raise InvalidRequest(
-            "TEXT_INDEX_REQUIRED",
-            "text_match of a key without a text index; declare it when the collection is created",
-            field="filter",
-        )
+    kinds = {one.key: one.kind for one in declared}
+    for condition in leaves(wanted):
+        kind = None if isinstance(condition, HasId) else kinds.get(condition.key)
+        if isinstance(condition, TextMatch) and kind is not IndexKind.TEXT:
+            raise InvalidRequest(
+                "TEXT_INDEX_REQUIRED",
+                "text_match of a key without a text index; declare it when the collection is created",
+                field="filter",
+            )
+        if _compares_across(condition, kind):
+            raise InvalidRequest(
+                "INDEX_MISMATCH", "numbers at a key with an index of dates, or dates at one of numbers", field="filter"
+            )
 
 
-def text_keys(wanted: Filter) -> set[str]:
-    """Return the keys at which a filter matches text."""
-    conditions = (*wanted.must, *wanted.should, *wanted.must_not)
-    keys = {one.key for one in conditions if isinstance(one, TextMatch)}
-    return keys.union(*(text_keys(one) for one in conditions if isinstance(one, Filter)))
+def leaves(wanted: Filter) -> Iterator[AnyOf | Range | DateRange | TextMatch | Exists | HasId]:
+    """Return the conditions of a filter and of those in it."""
+    for condition in (*wanted.must, *wanted.should, *wanted.must_not):
+        if isinstance(condition, Filter):
+            yield from leaves(condition)
+        else:
+            yield condition
+
+
+def _compares_across(condition: Condition, kind: IndexKind | None) -> bool:
+    if kind is IndexKind.FLOAT:
+        return isinstance(condition, DateRange)
+    numbers = isinstance(condition, AnyOf) and value_type(condition) is int
+    return kind is IndexKind.DATETIME and (numbers or isinstance(condition, Range))
 
 
 def value_type(wanted: AnyOf) -> type[str] | type[int] | type[bool]:

@@ -21,8 +21,8 @@ import numpy as np
 import qdrant_edge as edge
 
 from gateway.ports import Candidate, Collection, Cursor, Document, DocumentId, Filter, Model, Page, Vector
-from gateway.stores.conditions import include_paths, payload_path, require_text_indexes
-from gateway.stores.edge_filter import to_engine_filter, to_engine_index, useful_indexes
+from gateway.stores.conditions import include_paths, payload_path, require_indexes
+from gateway.stores.edge_filter import dated_paths, listed_path, to_engine_filter, to_engine_index, useful_indexes
 from gateway.stores.edge_meta import ENGINE, META_NAME, CollectionMeta, read_meta
 from gateway.stores.point_ids import to_point_id
 from gateway.stores.records import (
@@ -63,6 +63,7 @@ class EdgeCollection:
         self._meta = meta
         self._shard = shard
         self._indexed = set(shard.info().payload_schema)
+        self._spared: set[str] = set()
 
     @staticmethod
     def make(path: Path, meta: CollectionMeta) -> None:
@@ -205,7 +206,7 @@ class EdgeCollection:
         query = edge.Query.Nearest(unit_vector(vector, self._meta.dimension))
         chosen = None if wanted is None else to_engine_filter(wanted)
         if wanted is not None:
-            require_text_indexes(wanted, self._meta.parameters.read().payload_indexes)
+            require_indexes(wanted, self._meta.parameters.read().payload_indexes)
             self._index_for(wanted)
         compute, limit = 0, pool_size + 1
         while True:
@@ -227,15 +228,26 @@ class EdgeCollection:
             return edge.Point(point_id, numbers, payload)
 
     def _index_for(self, wanted: Filter) -> None:
-        missing = [one for one in useful_indexes(wanted).items() if one[0] not in self._indexed]
-        if not missing or len(self._indexed) >= MAX_INDEXES:
+        self._spare(dated_paths(wanted))
+        missing = [one for one in useful_indexes(wanted).items() if one[0] not in self._indexed | self._spared]
+        if not missing or len(self._indexed) >= MAX_INDEXES or self._is_small():
             return
-        with engine_errors():
-            if self._shard.count(edge.CountRequest(exact=False)) < INDEX_FROM:
-                return
         for path, kind in missing[: MAX_INDEXES - len(self._indexed)]:
             self._update(edge.UpdateOperation.create_field_index(path, kind))
             self._indexed.add(path)
+
+    def _spare(self, paths: set[str]) -> None:
+        """Delete the indexes that a filter of numbers has brought to keys which are now asked for dates."""
+        declared = {listed_path(one.key) for one in self._meta.parameters.payload_indexes}
+        for path in paths - declared - self._spared:
+            if path in self._indexed:
+                self._update(edge.UpdateOperation.delete_field_index(path))
+                self._indexed.remove(path)
+            self._spared.add(path)
+
+    def _is_small(self) -> bool:
+        with engine_errors():
+            return self._shard.count(edge.CountRequest(exact=False)) < INDEX_FROM
 
     def _update(self, operation: edge.UpdateOperation) -> None:
         # The write-ahead log alone survives a killed process; only the flush survives a power cut.

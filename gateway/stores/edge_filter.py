@@ -9,7 +9,7 @@ import qdrant_edge as edge
 
 from gateway.parameters import IndexKind
 from gateway.ports import AnyOf, Condition, DateRange, Exists, Filter, HasId, Range, TextMatch
-from gateway.stores.conditions import INT64, one_bound_a_side, payload_path, value_type
+from gateway.stores.conditions import INT64, leaves, one_bound_a_side, payload_path, value_type
 from gateway.stores.point_ids import to_point_id
 
 MAX_NUMBERS_INDEXED = 16
@@ -57,18 +57,19 @@ def useful_indexes(wanted: Filter) -> Mapping[str, edge.PayloadSchemaType]:
     fractions.
     """
     found: dict[str, edge.PayloadSchemaType] = {}
-    for condition in (*wanted.must, *wanted.should, *wanted.must_not):
-        if isinstance(condition, Filter):
-            found = {**useful_indexes(condition), **found}
-        elif isinstance(condition, Range):
-            found.setdefault(_as_the_engine_lists_it(condition.key), edge.PayloadSchemaType.Float)
-        elif isinstance(condition, DateRange):
-            found.setdefault(_as_the_engine_lists_it(condition.key), edge.PayloadSchemaType.Datetime)
+    for condition in leaves(wanted):
+        if isinstance(condition, Range):
+            found.setdefault(listed_path(condition.key), edge.PayloadSchemaType.Float)
         elif isinstance(condition, AnyOf) and condition.values and not isinstance(condition.values[0], bool):
             text = isinstance(condition.values[0], str)
             kind = edge.PayloadSchemaType.Keyword if text else edge.PayloadSchemaType.Float
-            found.setdefault(_as_the_engine_lists_it(condition.key), kind)
+            found.setdefault(listed_path(condition.key), kind)
     return found
+
+
+def dated_paths(wanted: Filter) -> set[str]:
+    """Return the paths, as the engine lists them, at which an index of numbers would compare dates with numbers."""
+    return {listed_path(one.key) for one in leaves(wanted) if isinstance(one, DateRange)}
 
 
 def _condition(wanted: Condition) -> Any:
@@ -118,5 +119,6 @@ def _engine_bool(value: bool) -> bool:  # noqa: FBT001 - the value itself
     return cast("bool", np.bool_(value))
 
 
-def _as_the_engine_lists_it(key: str) -> str:
+def listed_path(key: str) -> str:
+    """Return a key's path as the engine lists it."""
     return edge.IsEmptyCondition(payload_path(key)).key

@@ -125,7 +125,7 @@ class EdgeRoot:
         """Describe all collections that can be found, by name."""
         return [self.describe(name) for name, one in sorted(self._collections.items()) if not one.hidden]
 
-    def create(  # noqa: PLR0913 - the port's parts
+    def create(
         self,
         name: str,
         *,

@@ -4,30 +4,58 @@ The generated stubs are used and not `AsyncQdrantClient`, which rounds timeouts 
 for its version in a thread unless told not to, and is not faster (`benchmarks/qdrant_calls.py` measures both).
 """
 
-import contextlib
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import grpc
 from qdrant_client import grpc as pb
 
-from gateway.ports import Candidate, Collection, Document, DocumentId, Filter, Found, Model, ServerTime, Vector
+from gateway.parameters import DEFAULT_PARAMETERS, CollectionParameters
+from gateway.ports import (
+    Candidate,
+    Collection,
+    Cursor,
+    Document,
+    DocumentId,
+    Filter,
+    Found,
+    Model,
+    Page,
+    ServerTime,
+    Vector,
+)
+from gateway.stores.conditions import require_indexes
 from gateway.stores.point_ids import to_point_id
-from gateway.stores.qdrant_collections import Known, Memory, QdrantIndex, creation, read_known
+from gateway.stores.qdrant_catalog import QdrantCatalog
+from gateway.stores.qdrant_collections import Known, Memory, QdrantIndex
 from gateway.stores.qdrant_filter import to_qdrant_filter
 from gateway.stores.qdrant_probe import probe
-from gateway.stores.qdrant_requests import deleted, points_of, queried, require_applied, whole_seconds, written
-from gateway.stores.qdrant_status import REFUSED, answered
+from gateway.stores.qdrant_requests import (
+    deleted,
+    fetched,
+    page_of,
+    points_of,
+    queried,
+    require_applied,
+    scrolled,
+    whole_seconds,
+    written,
+)
+from gateway.stores.qdrant_status import answered
 from gateway.stores.qdrant_target import QdrantTarget, open_channel
-from gateway.stores.qdrant_values import from_pb_id, from_pb_payload, to_pb_id
-from gateway.stores.records import rank, require_encoder, to_candidate, to_document, unit_vector
+from gateway.stores.qdrant_values import from_pb_id, from_pb_payload
+from gateway.stores.records import (
+    collection_not_found,
+    rank,
+    require_encoder,
+    to_candidate,
+    to_document,
+    unit_vector,
+)
 from serving.deadline import Deadline
-from serving.errors import InferenceFailed, Misconfigured, NotFound, NotReady
-
-T = TypeVar("T")
-U = TypeVar("U")
+from serving.errors import InferenceFailed, NotReady
 
 MAX_TIED = 1_000
 """Most candidates that are read beyond a pool whose last score goes on after it. One always is, to see whether it
@@ -46,9 +74,8 @@ class QdrantStore:
         self._metadata = target.metadata
         self._channel = channel
         self._index = index
-        self._memory = memory
         self._points = pb.PointsStub(channel)  # type: ignore[no-untyped-call]  # generated
-        self._collections = pb.CollectionsStub(channel)  # type: ignore[no-untyped-call]  # generated
+        self._catalog = QdrantCatalog(channel, self._call, memory)
         self._closed = False
 
     @classmethod
@@ -66,7 +93,7 @@ class QdrantStore:
 
         Args:
             target: Where the server is.
-            index: How new collections are indexed and all are searched.
+            index: How collections are searched.
             memory: What to remember collections in.
             patience_s: How long to wait for the server's answer.
 
@@ -94,35 +121,60 @@ class QdrantStore:
         self._closed = True
         await self._channel.close(CLOSE_GRACE_S)
 
-    async def create(self, name: str, *, dimension: int, encoder: Model, deadline: Deadline) -> Collection:
+    async def create(  # noqa: PLR0913 - the port's signature
+        self,
+        name: str,
+        *,
+        dimension: int,
+        encoder: Model,
+        passage_prefix: str = "",
+        parameters: CollectionParameters = DEFAULT_PARAMETERS,
+        hidden: bool = False,
+        deadline: Deadline,
+    ) -> Collection:
         """Create an empty collection; it remembers the encoder without its device."""
-        request = creation(name, dimension, encoder, self._index, whole_seconds(deadline))
-        await self._call(self._collections.Create, request, deadline, "create")
-        try:
-            known = await self._fetch(name, deadline, "create")
-        except Misconfigured as error:
-            await self._drop(name, deadline, "create")
-            raise Misconfigured(
-                "STORE_TOO_OLD", "Qdrant before 1.16 keeps no metadata of collections; use a newer one"
-            ) from error
-        return Collection(name=name, document_count=0, dimension=known.dimension, encoder=known.encoder)
+        wanted = Known(
+            name=name,
+            dimension=dimension,
+            encoder=encoder,
+            passage_prefix=passage_prefix,
+            parameters=parameters,
+            hidden=hidden,
+        )
+        return await self._catalog.create(wanted, deadline)
+
+    async def reveal(self, name: str, *, document_count: int, deadline: Deadline) -> Collection:
+        """Let a hidden collection be found, if it holds so many documents."""
+        return await self._catalog.reveal(name, document_count, deadline)
 
     async def describe(self, name: str, *, deadline: Deadline) -> Collection:
         """Return one collection, its documents counted exactly; the server does not tell bytes on disk."""
-        return await self._describe(name, deadline, "describe")
+        return await self._catalog.describe(name, deadline)
 
     async def list(self, *, deadline: Deadline) -> Sequence[Collection]:
         """Return all collections that are ours, by name."""
-        answer = await self._call(self._collections.List, pb.ListCollectionsRequest(), deadline, "list")
-        names = sorted(one.name for one in answer.collections)
-        described = [await self._describe_ours(name, deadline) for name in names]
-        return [one for one in described if one is not None]
+        return await self._catalog.list(deadline)
 
-    async def drop(self, name: str, *, deadline: Deadline) -> None:
+    async def drop(self, name: str, *, with_aliases: bool = False, deadline: Deadline) -> None:
         """Delete a collection and its documents; Misconfigured where it is another program's."""
-        await self._fetch(name, deadline, "drop")
-        if not await self._drop(name, deadline, "drop"):
-            raise NotFound("COLLECTION_NOT_FOUND", "there is no collection of that name", collection=name)
+        await self._catalog.drop(name, deadline, with_aliases=with_aliases)
+
+    async def assign_alias(self, alias: str, collection: str, *, deadline: Deadline) -> None:
+        """Point an alias at a collection; other gateways may search the old one for `REMEMBERED_S` longer."""
+        await self._catalog.assign_alias(alias, collection, deadline)
+
+    async def delete_alias(self, alias: str, *, deadline: Deadline) -> None:
+        """Delete an alias."""
+        await self._catalog.delete_alias(alias, deadline)
+
+    async def scan(self, name: str, *, after: Cursor | None, limit: int, deadline: Deadline) -> Page:
+        """Return up to `limit` documents from a cursor on, by the server's order of ids."""
+
+        async def send(own: str, _: None) -> Page:
+            request = scrolled(own, after, limit, whole_seconds(deadline))
+            return page_of(await self._call(self._points.Scroll, request, deadline, "scan"))
+
+        return await self._catalog.checked(name, _require_found, send, deadline, "scan")
 
     async def upsert(
         self, name: str, documents: Sequence[Document], vectors: Sequence[Vector], *, deadline: Deadline
@@ -134,40 +186,40 @@ class QdrantStore:
         """
         if len(documents) != len(vectors):
             raise InferenceFailed("VECTOR_COUNT", f"{len(vectors)} vectors for {len(documents)} documents")
-        if not documents:
-            await self._fetch(name, deadline, "upsert")
-            return
 
-        async def send(points: Sequence[pb.PointStruct]) -> None:
-            request = written(name, points, whole_seconds(deadline))
-            require_applied(await self._call(self._points.Upsert, request, deadline, "upsert"), "upsert")
+        async def send(own: str, points: Sequence[pb.PointStruct]) -> None:
+            if points:
+                request = written(own, points, whole_seconds(deadline))
+                require_applied(await self._call(self._points.Upsert, request, deadline, "upsert"), "upsert")
 
-        await self._checked(
-            name, lambda known: points_of(documents, vectors, known.dimension), send, deadline, "upsert"
-        )
+        def check(known: Known) -> Sequence[pb.PointStruct]:
+            return points_of(documents, vectors, known.dimension)
+
+        # Only an empty batch would not notice by itself that its collection is gone.
+        await self._catalog.checked(name, check, send, deadline, "upsert", writes=True, asks=not documents)
 
     async def delete(self, name: str, ids: Sequence[DocumentId], *, deadline: Deadline) -> None:
         """Delete documents."""
         point_ids = [to_point_id(one) for one in ids]
-        if not point_ids:
-            await self._fetch(name, deadline, "delete")
-            return
-        request = deleted(name, point_ids, whole_seconds(deadline))
-        require_applied(await self._call(self._points.Delete, request, deadline, "delete"), "delete")
+
+        async def send(own: str, _: None) -> None:
+            if point_ids:
+                request = deleted(own, point_ids, whole_seconds(deadline))
+                require_applied(await self._call(self._points.Delete, request, deadline, "delete"), "delete")
+
+        await self._catalog.checked(name, _require_found, send, deadline, "delete", writes=True, asks=not point_ids)
 
     async def get(self, name: str, ids: Sequence[DocumentId], *, deadline: Deadline) -> Sequence[Document]:
         """Return the documents that exist, in the order asked for."""
         point_ids = [to_point_id(one) for one in ids]
-        request = pb.GetPoints(
-            collection_name=name,
-            ids=[to_pb_id(one) for one in dict.fromkeys(point_ids)],
-            with_payload=pb.WithPayloadSelector(enable=True),
-            with_vectors=pb.WithVectorsSelector(enable=False),
-            timeout=whole_seconds(deadline),
-        )
-        answer = await self._call(self._points.Get, request, deadline, "get")
-        stored = {from_pb_id(one.id): one.payload for one in answer.result}
-        return [to_document(one, from_pb_payload(stored[one])) for one in point_ids if one in stored]
+
+        async def send(own: str, _: None) -> Sequence[Document]:
+            request = fetched(own, point_ids, whole_seconds(deadline))
+            answer = await self._call(self._points.Get, request, deadline, "get")
+            stored = {from_pb_id(one.id): one.payload for one in answer.result}
+            return [to_document(one, from_pb_payload(stored[one])) for one in point_ids if one in stored]
+
+        return await self._catalog.checked(name, _require_found, send, deadline, "get")
 
     async def search(  # noqa: PLR0913 - the port's signature
         self,
@@ -183,15 +235,17 @@ class QdrantStore:
         """Return the `pool_size` nearest documents under the filter, as the collection's index finds them."""
         chosen = None if filter is None else to_qdrant_filter(filter)
 
-        def check(known: Known) -> Sequence[float]:
-            require_encoder(name, known.encoder, encoder)
-            return unit_vector(vector, known.dimension)
+        def check(known: Known) -> pb.QueryPoints:
+            _require_found(known)
+            require_encoder(known.name, known.encoder, encoder)
+            if filter is not None:
+                require_indexes(filter, known.parameters.payload_indexes)
+            return queried(known, unit_vector(vector, known.dimension), chosen, payload_fields, self._index)
 
-        async def send(numbers: Sequence[float]) -> Found:
-            request = queried(name, numbers, chosen, payload_fields, self._index)
+        async def send(_: str, request: pb.QueryPoints) -> Found:
             return await self._pool(request, pool_size, payload_fields, deadline)
 
-        return await self._checked(name, check, send, deadline, "search")
+        return await self._catalog.checked(name, check, send, deadline, "search")
 
     async def _pool(
         self, request: pb.QueryPoints, pool_size: int, payload_fields: Sequence[str], deadline: Deadline
@@ -209,70 +263,16 @@ class QdrantStore:
                 return Found(candidates=pool[:pool_size], time=ServerTime(compute=compute))
             limit = min(4 * limit, most)
 
-    async def _checked(
-        self,
-        name: str,
-        check: Callable[[Known], T],
-        send: Callable[[T], Awaitable[U]],
-        deadline: Deadline,
-        stage: str,
-    ) -> U:
-        """Check a request against the collection as remembered, and where that goes wrong as it is now; send it."""
-        try:
-            return await send(await self._fitting(name, check, deadline, stage))
-        except NotFound:
-            self._memory.forget(name)
-            raise
-        except InferenceFailed as error:
-            if error.reason == REFUSED:
-                check(await self._fetch(name, deadline, stage))
-            raise
-
-    async def _fitting(self, name: str, check: Callable[[Known], T], deadline: Deadline, stage: str) -> T:
-        known = self._memory.get(name)
-        if known is not None:
-            with contextlib.suppress(Misconfigured):
-                return check(known)
-        return check(await self._fetch(name, deadline, stage))
-
-    async def _fetch(self, name: str, deadline: Deadline, stage: str) -> Known:
-        self._memory.forget(name)
-        request = pb.GetCollectionInfoRequest(collection_name=name)
-        answer = await self._call(self._collections.Get, request, deadline, stage)
-        known = read_known(name, answer.result.config)
-        self._memory.put(known)
-        return known
-
-    async def _describe(self, name: str, deadline: Deadline, stage: str) -> Collection:
-        known = await self._fetch(name, deadline, stage)
-        request = pb.CountPoints(collection_name=name, exact=True, timeout=whole_seconds(deadline))
-        answer = await self._call(self._points.Count, request, deadline, stage)
-        return Collection(
-            name=name, document_count=answer.result.count, dimension=known.dimension, encoder=known.encoder
-        )
-
-    async def _describe_ours(self, name: str, deadline: Deadline) -> Collection | None:
-        """Describe a collection unless it was dropped meanwhile or is another program's."""
-        try:
-            return await self._describe(name, deadline, "list")
-        except NotFound:
-            return None
-        except Misconfigured as error:
-            if error.reason != "COLLECTION_MALFORMED":
-                raise
-            return None
-
-    async def _drop(self, name: str, deadline: Deadline, stage: str) -> bool:
-        self._memory.forget(name)
-        request = pb.DeleteCollection(collection_name=name, timeout=whole_seconds(deadline))
-        answer = await self._call(self._collections.Delete, request, deadline, stage)
-        return bool(answer.result)
-
     async def _call(self, method: Any, request: Any, deadline: Deadline, stage: str) -> Any:
         if self._closed:
             raise NotReady("DRAINING", "the vector store is closed", stage=stage)
         left = deadline.require(stage)
         return await answered(method(request, timeout=left, metadata=self._metadata), stage=stage)
+
+
+def _require_found(known: Known) -> None:
+    if known.hidden:
+        raise collection_not_found(known.name)
 
 
 def _candidate(point: pb.ScoredPoint, payload_fields: Sequence[str]) -> Candidate:

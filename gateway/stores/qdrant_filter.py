@@ -35,11 +35,8 @@ def _condition(wanted: Condition) -> pb.Condition:
     if isinstance(wanted, Exists):
         empty = pb.IsEmptyCondition(key=payload_path(wanted.key))
         return pb.Condition(filter=pb.Filter(must_not=[pb.Condition(is_empty=empty)]))
-    if isinstance(wanted, Range):
-        return _field(wanted.key, range=pb.Range(**one_bound_a_side(wanted)))
-    if isinstance(wanted, DateRange):
-        instants = {name: _timestamp(bound) for name, bound in one_bound_a_side(wanted).items()}
-        return _field(wanted.key, datetime_range=pb.DatetimeRange(**instants))
+    if isinstance(wanted, Range | DateRange):
+        return _range(wanted)
     if isinstance(wanted, TextMatch):
         return _field(wanted.key, match=pb.Match(text=wanted.text))
     return _any_of(wanted)
@@ -55,6 +52,14 @@ def _any_of(wanted: AnyOf) -> pb.Condition:
         return _field(wanted.key, match=pb.Match(keywords=pb.RepeatedStrings(strings=values)))
     within = [one for one in values if one in INT64]
     return _field(wanted.key, match=pb.Match(integers=pb.RepeatedIntegers(integers=within)))
+
+
+def _range(wanted: Range | DateRange) -> pb.Condition:
+    bounds = one_bound_a_side(wanted)
+    if isinstance(wanted, Range):
+        return _field(wanted.key, range=pb.Range(**bounds))
+    instants = {name: _timestamp(bound) for name, bound in bounds.items()}
+    return _field(wanted.key, datetime_range=pb.DatetimeRange(**instants))
 
 
 def _timestamp(instant: datetime) -> Timestamp:

@@ -3,18 +3,23 @@
 import math
 from collections.abc import Sequence
 
+import numpy as np
 from qdrant_client import grpc as pb
 
-from gateway.ports import Document, Vector
+from gateway.parameters import Quantization
+from gateway.ports import Document, Page, Vector
 from gateway.stores.point_ids import PointId, to_point_id
-from gateway.stores.qdrant_collections import QdrantIndex
-from gateway.stores.qdrant_values import LIMITS, selector, to_pb_id, to_pb_payload
-from gateway.stores.records import stored_payload, unit_vector
+from gateway.stores.qdrant_collections import Known, QdrantIndex
+from gateway.stores.qdrant_values import LIMITS, from_pb_id, from_pb_payload, selector, to_pb_id, to_pb_payload
+from gateway.stores.records import stored_payload, to_document, unit_vector
 from serving.deadline import Deadline
 from serving.errors import DeadlineSpent, InferenceFailed, InvalidRequest
 
 MAX_REQUEST_BYTES = 32 * 1024 * 1024
 """Qdrant's own default limit of a request."""
+
+OVERSAMPLING = 3.0
+"""Candidates of the first pass over quantized vectors, per candidate asked for."""
 
 ORDERING = pb.WriteOrdering(type=pb.WriteOrderingType.Medium)
 """Writes go through one replica that is there, so that all replicas see them in one order."""
@@ -84,15 +89,64 @@ def deleted(name: str, point_ids: Sequence[PointId], timeout_s: int) -> pb.Delet
     )
 
 
+def fetched(name: str, point_ids: Sequence[PointId], timeout_s: int) -> pb.GetPoints:
+    """Return the request that reads points by id, without their vectors."""
+    return pb.GetPoints(
+        collection_name=name,
+        ids=[to_pb_id(one) for one in dict.fromkeys(point_ids)],
+        with_payload=pb.WithPayloadSelector(enable=True),
+        with_vectors=pb.WithVectorsSelector(enable=False),
+        timeout=timeout_s,
+    )
+
+
+def scrolled(name: str, after: PointId | None, limit: int, timeout_s: int) -> pb.ScrollPoints:
+    """Return the request that reads points in the order of their ids, with their vectors."""
+    return pb.ScrollPoints(
+        collection_name=name,
+        offset=None if after is None else to_pb_id(after),
+        limit=limit,
+        with_payload=pb.WithPayloadSelector(enable=True),
+        with_vectors=pb.WithVectorsSelector(enable=True),
+        timeout=timeout_s,
+    )
+
+
+def page_of(answer: pb.ScrollResponse) -> Page:
+    """Read the answer to that.
+
+    Raises:
+        InferenceFailed: `STORE_FAILED`, a point has no id.
+    """
+    return Page(
+        documents=[to_document(from_pb_id(one.id), from_pb_payload(one.payload)) for one in answer.result],
+        vectors=[_numbers(one.vectors.vector) for one in answer.result],
+        next=from_pb_id(answer.next_page_offset) if answer.HasField("next_page_offset") else None,
+    )
+
+
+def _numbers(vector: pb.VectorOutput) -> Vector:
+    # Servers before 1.17 fill the field that is deprecated since.
+    return np.array(vector.dense.data if vector.HasField("dense") else vector.data, np.float32)
+
+
 def queried(
-    name: str, numbers: Sequence[float], chosen: pb.Filter | None, payload_fields: Sequence[str], index: QdrantIndex
+    known: Known,
+    numbers: Sequence[float],
+    chosen: pb.Filter | None,
+    payload_fields: Sequence[str],
+    index: QdrantIndex,
 ) -> pb.QueryPoints:
     """Return the request that finds the nearest points; how many, and in what time, is still to be said."""
+    params = pb.SearchParams(exact=index.exact)
+    if known.parameters.quantization is not Quantization.NONE:
+        # Rescored, so that a score is the cosine of the whole vectors.
+        params.quantization.CopyFrom(pb.QuantizationSearchParams(rescore=True, oversampling=OVERSAMPLING))
     return pb.QueryPoints(
-        collection_name=name,
+        collection_name=known.name,
         query=pb.Query(nearest=pb.VectorInput(dense=pb.DenseVector(data=numbers))),
         filter=chosen,
-        params=pb.SearchParams(exact=index.exact),
+        params=params,
         with_payload=selector(payload_fields),
         with_vectors=pb.WithVectorsSelector(enable=False),
     )

@@ -185,7 +185,9 @@ def require_no_aliases(name: str, target: str, aliases: Sequence[str]) -> None:
         Misconfigured: `COLLECTION_ALIASED`.
     """
     if target != name:
-        raise InvalidRequest("NAME_IS_ALIAS", f"it is an alias of {target}; name that, or delete it", field="collection")
+        raise InvalidRequest(
+            "NAME_IS_ALIAS", f"it is an alias of {target}; name that, or delete it", field="collection"
+        )
     if aliases:
         raise Misconfigured(
             "COLLECTION_ALIASED",

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
@@ -14,13 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 import qdrant_edge as edge
+from contract.collection_suite import CollectionSuite
 from contract.vector_store_suite import DIMENSION, ENCODER, NAME, NORTH, VectorStoreSuite, put, search, soon, vector
 from store_fake import matches
 
-from gateway.ports import AnyOf, Document, Filter, Model, Range
+from gateway.parameters import CollectionParameters, IndexKind, PayloadIndex
+from gateway.ports import AnyOf, DateRange, Document, Filter, Model, Range
 from gateway.stores.edge import EdgeStore
-from gateway.stores.edge_collection import ENGINE, MAX_INDEXES, engine_errors
+from gateway.stores.edge_collection import MAX_INDEXES, engine_errors
 from gateway.stores.edge_failure import EngineError
+from gateway.stores.edge_meta import ENGINE
 from gateway.stores.point_ids import ID_KEY, to_point_id
 from gateway.stores.records import MAX_PAYLOAD_DEPTH, TEXT_KEY, to_candidate
 from serving.deadline import Deadline
@@ -85,6 +89,10 @@ def _write_and_be_killed(root: Path, *, in_process: bool) -> list[int]:
 
 class TestEdgeStore(VectorStoreSuite):
     """The suite on the embedded store."""
+
+
+class TestEdgeCollections(CollectionSuite):
+    """The suite of whole collections on the embedded store."""
 
 
 @pytest.fixture
@@ -478,3 +486,81 @@ async def test_the_device_of_the_encoder_is_not_kept(store):
 def test_the_engine_recorded_is_the_engine_installed():
     """The version written into new collections is the one that is pinned and running (field failure 66)."""
     assert f"qdrant-edge-py {importlib.metadata.version('qdrant-edge-py')}" == ENGINE
+
+
+@pytest.mark.parametrize("field", ["shard_count", "replication_factor"])
+async def test_what_one_machine_cannot_keep_is_refused(store, field):
+    """More shards or copies than one are no promise that a directory can keep, and nothing is made."""
+    parameters = CollectionParameters(**{field: 2})
+    with pytest.raises(InvalidRequest) as raised:
+        await store.create(NAME, dimension=2, encoder=ENCODER, parameters=parameters, deadline=soon())
+    assert (raised.value.reason, raised.value.field) == ("PARAMETER_UNSUPPORTED", f"parameters.{field}")
+    assert await store.list(deadline=soon()) == []
+
+
+async def test_aliases_and_parameters_survive_reopening(tmp_path):
+    """Aliases, parameters, prefix and indexes are the same after closing and opening again."""
+    kinds = (IndexKind.TEXT, IndexKind.KEYWORD)
+    wanted = CollectionParameters(
+        on_disk=True, payload_indexes=tuple(PayloadIndex(key=kind.value, kind=kind) for kind in kinds)
+    )
+    async with await EdgeStore.open(tmp_path, in_process=True, patience_s=0) as store:
+        await store.create(
+            NAME, dimension=2, encoder=ENCODER, parameters=wanted, passage_prefix="passage: ", deadline=soon()
+        )
+        await store.assign_alias("current", NAME, deadline=soon())
+        before = await store.describe("current", deadline=soon())
+    async with await EdgeStore.open(tmp_path, in_process=True, patience_s=0) as store:
+        after = await store.describe("current", deadline=soon())
+        assert store._root.collection(NAME)._indexed == {"text", "keyword"}
+    assert (after.name, after.parameters, after.passage_prefix, after.aliases) == (
+        NAME,
+        wanted,
+        "passage: ",
+        ["current"],
+    )
+    assert (after.parameters, after.aliases) == (before.parameters, ["current"])
+
+
+async def test_an_import_that_was_cut_off_is_swept(tmp_path):
+    """What is still hidden when the directory is opened disappears, and its name is free."""
+    async with await EdgeStore.open(tmp_path, in_process=True, patience_s=0) as store:
+        await store.create(NAME, dimension=DIMENSION, encoder=ENCODER, hidden=True, deadline=soon())
+        await put(store, Document(id=1, text="a"))
+    async with await EdgeStore.open(tmp_path, in_process=True, patience_s=0) as store:
+        assert not (tmp_path / NAME).exists()
+        await store.create(NAME, dimension=DIMENSION, encoder=ENCODER, deadline=soon())
+        assert (await store.describe(NAME, deadline=soon())).document_count == 0
+
+
+async def test_foreign_aliases_are_refused_and_stale_ones_forgotten(tmp_path):
+    """A file of another version stops the start and is named; an alias of a collection that is gone is none."""
+    async with await EdgeStore.open(tmp_path, in_process=True, patience_s=0) as store:
+        for name in (NAME, "gone"):
+            await store.create(name, dimension=2, encoder=ENCODER, deadline=soon())
+            await store.assign_alias(f"of-{name}", name, deadline=soon())
+    (tmp_path / "gone").rename(tmp_path.parent / f"{tmp_path.name}-gone")
+    async with await EdgeStore.open(tmp_path, in_process=True, patience_s=0) as store:
+        assert [list(one.aliases) for one in await store.list(deadline=soon())] == [[f"of-{NAME}"]]
+        await store.create("of-gone", dimension=2, encoder=ENCODER, deadline=soon())
+    path = tmp_path / ".aliases.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": 2}))
+    for _ in range(2):  # the second time shows that the first let go of the lock
+        with pytest.raises(Misconfigured) as raised:
+            await EdgeStore.open(tmp_path, in_process=True, patience_s=0)
+        assert raised.value.reason == "ALIASES_MALFORMED"
+        assert str(path) in raised.value.message
+
+
+async def test_dates_are_right_where_numbers_have_been_looked_for(store):
+    """An index that a range of numbers has brought does not answer for dates afterwards, nor come back."""
+    payloads = [{"at": f"2024-05-01T00:00:{one % 60:02d}Z" if one % 2 else one} for one in range(1200)]
+    await store.create(NAME, dimension=DIMENSION, encoder=ENCODER, deadline=soon())
+    await put(store, *[Document(id=one, text="t", payload=payload) for one, payload in enumerate(payloads)])
+    numbers = Filter(must=[Range(key="at", gte=1000)])
+    dates = Filter(must=[DateRange(key="at", gte=datetime(2024, 5, 1, 0, 0, 30, tzinfo=UTC))])
+    for wanted in (numbers, dates, numbers, dates, Filter(must=[Filter(should=[numbers, dates])])):
+        expected = [one for one, payload in enumerate(payloads) if matches(wanted, one, payload)]
+        assert expected
+        assert [one.id for one in await search(store, NORTH, filter=wanted, pool_size=1200)] == expected
+    assert "at" not in shard(store).info().payload_schema

@@ -1,16 +1,22 @@
 """The fake of the vector store keeps the contract of the real ones."""
 
 import pytest
+from contract.collection_suite import CollectionSuite
 from contract.vector_store_suite import VectorStoreSuite
 from store_fake import MemoryStore
+
+
+@pytest.fixture
+async def store():
+    """An empty store in memory."""
+    made = MemoryStore()
+    yield made
+    await made.aclose()
 
 
 class TestMemoryStore(VectorStoreSuite):
     """The suite on the fake."""
 
-    @pytest.fixture
-    async def store(self):
-        """An empty store in memory."""
-        made = MemoryStore()
-        yield made
-        await made.aclose()
+
+class TestMemoryCollections(CollectionSuite):
+    """The suite of whole collections on the fake."""

@@ -53,7 +53,7 @@ REPEATED = {
 }
 ONCE_ONLY = {
     "create": lambda store, deadline: store.create("b", dimension=2, encoder=ENCODER, deadline=deadline),
-    "drop": lambda store, deadline: store._drop(NAME, deadline, "drop"),
+    "drop": lambda store, deadline: store._catalog.delete(NAME, deadline, "drop"),
 }
 
 

@@ -5,6 +5,7 @@ import logging
 
 import numpy as np
 import pytest
+from contract.collection_suite import CollectionSuite
 from contract.vector_store_suite import (
     DIMENSION,
     ENCODER,
@@ -21,6 +22,7 @@ from qdrant_client import grpc as pb
 from qdrant_engine import to_payload
 from qdrant_stand_in import CODE, altered, fails, stand_in
 
+from gateway.parameters import CollectionParameters, CollectionStatus, IndexKind, PayloadIndex, Quantization
 from gateway.ports import AnyOf, Document, Filter
 from gateway.stores.point_ids import ID_KEY, to_point_id
 from gateway.stores.qdrant import MAX_TIED, QdrantStore
@@ -28,9 +30,12 @@ from gateway.stores.qdrant_collections import MAX_REMEMBERED, METADATA_KEY, Know
 from gateway.stores.qdrant_requests import MAX_REQUEST_BYTES
 from gateway.stores.qdrant_target import QdrantTarget
 from gateway.stores.qdrant_values import LIMITS, from_pb_id
-from gateway.stores.records import TEXT_KEY
+from gateway.stores.records import PART_KEY, TEXT_KEY
 from serving.deadline import Deadline
-from serving.errors import InferenceFailed, InvalidRequest, Misconfigured, NotFound, NotReady
+from serving.errors import InferenceFailed, InvalidRequest, Misconfigured, NotFound, NotReady, Unavailable
+
+LOOK_UP = ["Collections.ListAliases", "Collections.Get"]
+"""The calls that tell what a name stands for."""
 
 
 @pytest.fixture
@@ -72,13 +77,17 @@ class TestQdrantStore(VectorStoreSuite):
     """The suite on the stand-in."""
 
 
+class TestQdrantCollections(CollectionSuite):
+    """The suite of whole collections on the stand-in."""
+
+
 async def test_a_search_is_one_call(filled, server):
     """The collection is asked for once and then remembered, also by a store that did not make it."""
     async with await QdrantStore.open(target(server)) as other:
         server.calls.clear()
         for _ in range(3):
             await search(other, NORTH)
-    assert [method for method, _ in server.calls] == ["Collections.Get", *["Points.Query"] * 3]
+    assert [method for method, _ in server.calls] == [*LOOK_UP, *["Points.Query"] * 3]
 
 
 async def test_a_search_asks_for_no_more_than_it_needs(filled, server):
@@ -86,7 +95,7 @@ async def test_a_search_asks_for_no_more_than_it_needs(filled, server):
     await search(filled, NORTH, pool_size=7, payload_fields=("b",), filter=Filter(must=[AnyOf(key="a", values=[1])]))
     request = server.calls[-1][1]
     assert not request.with_vectors.enable
-    assert list(request.with_payload.include.fields) == [f'"{key}"' for key in ("b", TEXT_KEY, ID_KEY)]
+    assert list(request.with_payload.include.fields) == [f'"{key}"' for key in ("b", TEXT_KEY, ID_KEY, PART_KEY)]
     assert (request.limit, request.params.hnsw_ef, request.params.exact) == (8, QdrantIndex().ef, False)
 
 
@@ -156,7 +165,7 @@ async def test_a_collection_made_again_with_another_encoder_is_noticed(filled, s
         with pytest.raises(Misconfigured) as raised:
             await search(forgetful, NORTH)
         assert raised.value.reason == "ENCODER_MISMATCH"
-        assert [method for method, _ in server.calls] == ["Collections.Get"]
+        assert [method for method, _ in server.calls] == LOOK_UP
 
 
 async def test_a_memory_that_is_over_is_asked_again(server):
@@ -188,7 +197,7 @@ async def test_collections_of_other_programs_are_left_alone(filled, server):
     """A collection without our metadata is not listed, not searched, not written and not dropped."""
     params = pb.VectorsConfig(params=pb.VectorParams(size=DIMENSION, distance=pb.Distance.Cosine))
     request = pb.CreateCollection(collection_name="theirs", vectors_config=params)
-    await filled._collections.Create(request, timeout=60)
+    await filled._catalog._collections.Create(request, timeout=60)
     assert [one.name for one in await filled.list(deadline=soon())] == [NAME]
     wanted = {"encoder": ENCODER, "pool_size": 1, "filter": None, "payload_fields": ()}
     for call in (
@@ -268,7 +277,7 @@ async def test_a_collection_that_goes_while_collections_are_listed(filled, serve
     """One that is dropped between its name and its description is left out; any other failure fails the list."""
     await filled.create("b", dimension=2, encoder=ENCODER, deadline=soon())
     code = CODE.NOT_FOUND if gone else CODE.PERMISSION_DENIED
-    server.faults.extend([altered(lambda _: None), fails(code)])
+    server.faults.extend([altered(lambda _: None), altered(lambda _: None), fails(code)])
     if gone:
         assert [one.name for one in await filled.list(deadline=soon())] == [NAME]
         return
@@ -279,7 +288,7 @@ async def test_a_collection_that_goes_while_collections_are_listed(filled, serve
 
 async def test_a_collection_that_another_drops_first_is_not_found(filled, server):
     """Of two who drop a collection at once, one is told that there is none."""
-    server.faults.extend([altered(lambda _: None), altered(lambda answer: setattr(answer, "result", False))])
+    server.faults.extend([altered(lambda _: None)] * 2 + [altered(lambda answer: setattr(answer, "result", False))])
     with pytest.raises(NotFound):
         await filled.drop(NAME, deadline=soon())
 
@@ -301,7 +310,7 @@ def test_memory_has_a_limit():
     """However many collections are asked for, no more than so many are remembered."""
     memory = Memory()
     for number in range(MAX_REMEMBERED + 1):
-        memory.put(Known(name=str(number), dimension=1, encoder=ENCODER))
+        memory.put(str(number), Known(name=str(number), dimension=1, encoder=ENCODER))
     assert memory.get("0") is None
     assert memory.get(str(MAX_REMEMBERED)) is not None
     assert len(memory._seen) <= MAX_REMEMBERED
@@ -333,3 +342,103 @@ async def test_one_point_twice_in_a_batch_is_sent_once(filled, server):
     (point,) = server.calls[-1][1].points
     assert point.payload[TEXT_KEY].string_value == "second"
     assert np.array_equal(point.vectors.vector.dense.data, -NORTH)
+
+
+async def test_parameters_are_the_servers(store, server):
+    """Index, quantization, shards, copies and payload indexes are made as asked for; most copies have every write."""
+    indexes = tuple(PayloadIndex(key=f"a.{kind.value}", kind=kind) for kind in IndexKind)
+    wanted = CollectionParameters(
+        hnsw_m=32,
+        hnsw_ef_construct=256,
+        on_disk=True,
+        quantization=Quantization.BINARY,
+        shard_count=6,
+        replication_factor=3,
+        payload_indexes=indexes,
+    )
+    await store.create(NAME, dimension=DIMENSION, encoder=ENCODER, parameters=wanted, deadline=soon())
+    config = server.shelves[NAME].config
+    assert (config.hnsw_config.m, config.hnsw_config.ef_construct) == (32, 256)
+    assert config.params.vectors_config.params.on_disk
+    assert config.quantization_config.binary.always_ram
+    params = config.params
+    assert (params.shard_number, params.replication_factor, params.write_consistency_factor) == (6, 3, 2)
+    assert server.shelves[NAME].indexed() == {f"a.{kind.value}" for kind in IndexKind}
+    assert (await store.describe(NAME, deadline=soon())).parameters == wanted
+
+
+@pytest.mark.parametrize("quantization", Quantization)
+async def test_quantized_candidates_are_scored_by_their_whole_vectors(store, server, quantization):
+    """Only where vectors are quantized the server is asked to compare more of them, and again by the whole ones."""
+    parameters = CollectionParameters(quantization=quantization)
+    await store.create(NAME, dimension=DIMENSION, encoder=ENCODER, parameters=parameters, deadline=soon())
+    await search(store, NORTH)
+    asked = server.calls[-1][1].params
+    assert asked.HasField("quantization") == (quantization is not Quantization.NONE)
+    if asked.HasField("quantization"):
+        assert (asked.quantization.rescore, asked.quantization.oversampling) == (True, 3.0)
+
+
+@pytest.mark.parametrize(("code", "error"), [(CODE.INTERNAL, InferenceFailed), (CODE.UNAVAILABLE, Unavailable)])
+async def test_a_collection_whose_index_cannot_be_made_is_not_left_behind(store, server, code, error):
+    """A failure after the server has made the collection, and before it is whole, deletes it again."""
+    parameters = CollectionParameters(payload_indexes=(PayloadIndex(key="a", kind=IndexKind.KEYWORD),))
+    server.faults.extend([altered(lambda _: None)] * 2 + [fails(code)])
+    with pytest.raises(error):
+        await store.create(NAME, dimension=2, encoder=ENCODER, parameters=parameters, deadline=soon())
+    assert server.shelves == {}
+
+
+@pytest.mark.parametrize("colour", ["Green", "Yellow", "Grey", "Red"])
+async def test_the_status_is_the_servers(filled, server, colour):
+    """Each of the server's colours is told in words; one that we do not know is unknown."""
+    server.shelves[NAME].status = getattr(pb.CollectionStatus, colour)
+    assert (await filled.describe(NAME, deadline=soon())).status.value == colour.lower()
+    server.shelves[NAME].status = pb.CollectionStatus.UnknownCollectionStatus
+    assert (await filled.describe(NAME, deadline=soon())).status is CollectionStatus.UNKNOWN
+
+
+async def test_an_alias_that_another_gateway_moves(filled, server):
+    """It is searched as remembered until that is dropped, then as it is; a write always goes where it points now."""
+    await filled.assign_alias("current", NAME, deadline=soon())
+    wanted = {"encoder": ENCODER, "pool_size": 5, "filter": None, "payload_fields": ()}
+    assert len((await filled.search("current", NORTH, **wanted, deadline=soon())).candidates) == 2
+    async with await QdrantStore.open(target(server)) as other:
+        await other.create("new", dimension=DIMENSION, encoder=OTHER_ENCODER, deadline=soon())
+        await other.assign_alias("current", "new", deadline=soon())
+        assert len((await filled.search("current", NORTH, **wanted, deadline=soon())).candidates) == 2
+        await filled.upsert("current", [Document(id=9, text="nine")], [NORTH], deadline=soon())
+        assert [server.shelves[name].count() for name in (NAME, "new")] == [2, 1]
+        await filled.assign_alias("current", NAME, deadline=soon())
+        await filled.search("current", NORTH, **wanted, deadline=soon())
+        await other.assign_alias("current", "new", deadline=soon())
+        await other.drop(NAME, deadline=soon())
+    with pytest.raises(Misconfigured) as raised:  # by the check of the new one, not an error of the old one
+        await filled.search("current", NORTH, **wanted, deadline=soon())
+    assert raised.value.reason == "ENCODER_MISMATCH"
+    found = await filled.search("current", NORTH, **wanted | {"encoder": OTHER_ENCODER}, deadline=soon())
+    assert [one.id for one in found.candidates] == [9]
+
+
+async def test_a_switch_is_one_request(filled, server):
+    """Deleting the old alias and making the new one travel together, so that no search finds neither."""
+    await filled.create("new", dimension=DIMENSION, encoder=ENCODER, deadline=soon())
+    await filled.assign_alias("current", NAME, deadline=soon())
+    server.calls.clear()
+    await filled.assign_alias("current", "new", deadline=soon())
+    (request,) = [request for method, request in server.calls if method == "Collections.UpdateAliases"]
+    assert [one.WhichOneof("action") for one in request.actions] == ["delete_alias", "create_alias"]
+
+
+async def test_vectors_of_an_older_server_are_read(filled, server):
+    """Where a server fills the field that was there before, a scan reads that."""
+
+    def change(answer) -> None:
+        for one in answer.result:
+            numbers = list(one.vectors.vector.dense.data)
+            one.vectors.vector.Clear()
+            one.vectors.vector.data.extend(numbers)
+
+    server.faults.append(altered(change))
+    page = await filled.scan(NAME, after=None, limit=5, deadline=soon())
+    assert [one.tolist() for one in page.vectors] == [NORTH.tolist()] * 2

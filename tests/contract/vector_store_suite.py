@@ -2,13 +2,26 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import numpy as np
 import pytest
 
-from gateway.ports import AnyOf, Candidate, Condition, Document, Exists, Filter, HasId, Model, Range, VectorStore
+from gateway.ports import (
+    AnyOf,
+    Candidate,
+    Condition,
+    DateRange,
+    Document,
+    Exists,
+    Filter,
+    HasId,
+    Model,
+    Range,
+    VectorStore,
+)
 from serving.deadline import Deadline
 from serving.errors import (
     AlreadyExists,
@@ -41,12 +54,34 @@ def vector(*numbers: float) -> Any:
 NORTH = vector(1, 0, 0, 0)
 EAST = vector(0, 1, 0, 0)
 
+NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 PAYLOADS: dict[Any, dict[str, Any]] = {
-    1: {"lang": "en", "year": 2020, "score": 3.0, "tags": ["a", "b"], "live": True, "meta": {"owner": {"id": 5}}},
-    2: {"lang": "de", "year": 2021, "score": 3, "tags": [], "live": False, "meta": {"owner": {"id": 6}}},
-    3: {"lang": "fr", "year": 2022, "score": 4.5, "tags": None, "live": 1, "meta": {"owner": None}},
-    4: {"year": [1999, 2021], "meta.owner": "dotted", "sizes": [0.5, 9.5]},
-    "text": {"lang": "en", "year": "2020", "live": "true"},
+    1: {
+        "lang": "en",
+        "year": 2020,
+        "score": 3.0,
+        "tags": ["a", "b"],
+        "live": True,
+        "meta": {"owner": {"id": 5}},
+        "at": "2024-05-01",
+    },
+    2: {
+        "lang": "de",
+        "year": 2021,
+        "score": 3,
+        "tags": [],
+        "live": False,
+        "meta": {"owner": {"id": 6}},
+        "at": "2024-04-30T23:59:59",
+    },
+    3: {"lang": "fr", "year": 2022, "score": 4.5, "tags": None, "live": 1, "meta": {"owner": None}, "at": 1714564800},
+    4: {
+        "year": [1999, 2021],
+        "meta.owner": "dotted",
+        "sizes": [0.5, 9.5],
+        "at": ["never", "2024-05-01T12:00:00.000001Z"],
+    },
+    "text": {"lang": "en", "year": "2020", "live": "true", "at": "2024-05-01T14:00:00+02:00"},
 }
 
 CONDITIONS: list[tuple[Condition, set[Any]]] = [
@@ -71,6 +106,12 @@ CONDITIONS: list[tuple[Condition, set[Any]]] = [
     (Range(key="year", gt=1999, lt=2021), {1}),
     (Range(key="sizes", gt=1, lt=10), {4}),
     (Range(key="live", gte=0), {3}),
+    (DateRange(key="at", gte=NOON, lte=NOON), {"text"}),
+    (DateRange(key="at", gt=NOON), {4}),
+    (DateRange(key="at", gte=NOON, gt=NOON - timedelta(days=1)), {4, "text"}),
+    (DateRange(key="at", lt=NOON), {1, 2}),
+    (DateRange(key="at", lt=NOON.replace(hour=1), gte=NOON.replace(hour=0)), {1}),
+    (DateRange(key="year", gt=NOON.replace(year=1)), set()),
     (Exists(key="tags"), {1}),
     (Exists(key="lang"), {1, 2, 3, "text"}),
     (Exists(key="meta.owner"), {1, 2}),

@@ -22,9 +22,13 @@ def indexed(running: UpProcess, tmp_path_factory: pytest.TempPathFactory) -> UpP
     """The running system with three documents in the collection `small`."""
     file = tmp_path_factory.mktemp("index") / "small.jsonl"
     file.write_text("\n".join(LINES) + "\n")
-    result = twostage("index", str(file), "--collection", "small", "--gateway", running.gateway)
+    result = twostage("index", str(file), "--collection", "small", *place(running))
     assert result.returncode == 0, result.stderr
     return running
+
+
+def place(up: UpProcess) -> tuple[str, ...]:
+    return ("--gateway", up.gateway, "--home", str(up.home))
 
 
 def search(up: UpProcess, *arguments: str) -> Any:
@@ -74,7 +78,7 @@ def test_search_without_reranking_shows_retrieval_order(indexed: UpProcess) -> N
 def test_malformed_and_refused_lines_are_named(running: UpProcess) -> None:
     """A bad line costs itself only: the others are stored, the bad ones listed by number, and the status says so."""
     lines = "\n".join([*LINES, "", *BAD]).encode()
-    options = ("--collection", "mixed", "--gateway", running.gateway)
+    options = ("--collection", "mixed", *place(running))
     result = twostage("index", "-", *options, "--json", stdin=lines)
     assert result.returncode == 1
     report = json.loads(result.stdout)
@@ -86,7 +90,7 @@ def test_malformed_and_refused_lines_are_named(running: UpProcess) -> None:
 
 def test_malformed_lines_are_printed_for_people(running: UpProcess) -> None:
     """Without --json the problems are on standard error, one line each."""
-    result = twostage("index", "-", "-c", "printed", "--gateway", running.gateway, stdin="\n".join(BAD).encode())
+    result = twostage("index", "-", "-c", "printed", *place(running), stdin="\n".join(BAD).encode())
     assert result.returncode == 1
     assert "line 1: malformed: not JSON" in result.stderr
     assert "line 4: refused: TEXT_BLANK" in result.stderr
@@ -102,7 +106,7 @@ def test_surrogates_become_replacement_characters(indexed: UpProcess) -> None:
 
 def test_recreate_drops_what_was_there(running: UpProcess) -> None:
     """A collection made anew holds the new file and nothing else."""
-    options = ("-c", "anew", "--gateway", running.gateway, "--json")
+    options = ("-c", "anew", *place(running), "--json")
     twostage("index", "-", *options, stdin="\n".join(LINES).encode())
     report = json.loads(twostage("index", "-", *options, "--recreate", stdin=LINES[0].encode()).stdout)
     assert report["document_count"] == 1
@@ -112,7 +116,7 @@ def test_indexing_again_changes_nothing(indexed: UpProcess, tmp_path: Path) -> N
     """A rerun replaces documents by id, so that it is safe after a crash."""
     file = tmp_path / "again.jsonl"
     file.write_text("\n".join(LINES[:2]))
-    result = twostage("index", str(file), "-c", "small", "--gateway", indexed.gateway, "--json")
+    result = twostage("index", str(file), "-c", "small", *place(indexed), "--json")
     assert result.returncode == 0
     assert json.loads(result.stdout)["document_count"] == 3
 

@@ -50,8 +50,7 @@ async def asked(refusing: Refusing) -> int:
         open_server(settings, ServerMetrics("encoder"), services) as running,
         open_channel(f"127.0.0.1:{running.port}", encoder_client.SERVICE) as channel,
     ):
-        dimension = (await encoder_client.EncoderClient(channel).info(deadline=Deadline.after(20))).dimension
-        return dimension
+        return (await encoder_client.EncoderClient(channel).info(deadline=Deadline.after(20))).dimension
 
 
 async def test_a_server_that_is_not_ready_is_asked_once_more() -> None:

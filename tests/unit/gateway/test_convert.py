@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from gateway import convert
+from gateway import convert, convert_filters, convert_values
 from gateway.pipeline import Hit, RerankMode, Result
 from gateway.ports import AnyOf, Candidate, Document, Exists, Filter, HasId, Model, Range, Scored
 from retrieval.gateway.v1 import gateway_pb2 as pb
@@ -113,7 +113,7 @@ def test_every_kind_of_condition_is_read() -> None:
         should=[pb.Condition(has_id=pb.HasId(ids=[pb.DocumentId(number=7), pb.DocumentId(text=TEXT_ID)]))],
         must_not=[pb.Condition(filter=any_of("x", "y"))],
     )
-    assert convert.filter_of(message) == Filter(
+    assert convert_filters.filter_of(message) == Filter(
         must=[Exists(key="a.b"), Range(key="n", gte=1.0, lt=2.5)],
         should=[HasId(ids=[7, UUID(TEXT_ID)])],
         must_not=[Filter(must=[AnyOf(key="k", values=["x", "y"])], should=[], must_not=[])],
@@ -122,7 +122,7 @@ def test_every_kind_of_condition_is_read() -> None:
 
 def test_whole_numbers_of_a_filter_are_integers() -> None:
     """Protobuf knows only doubles; the store compares integers."""
-    (read,) = convert.filter_of(any_of(1.0, 2.0)).must
+    (read,) = convert_filters.filter_of(any_of(1.0, 2.0)).must
     assert isinstance(read, AnyOf)
     assert [type(value) for value in read.values] == [int, int]
 
@@ -145,13 +145,13 @@ def test_whole_numbers_of_a_filter_are_integers() -> None:
 )
 def test_values_that_cannot_be_compared_are_refused(values: tuple[Any, ...]) -> None:
     """Only text, whole numbers or one truth value, never a mixture, and never a failure of ours."""
-    assert refused(convert.filter_of, any_of(*values))[1] == "filter.must[0].values"
+    assert refused(convert_filters.filter_of, any_of(*values))[1] == "filter.must[0].values"
 
 
 def test_a_filter_may_be_four_deep_and_not_five() -> None:
     """The depth is bounded, and the error says where it went too far."""
-    convert.filter_of(nested(4))
-    reason, field = refused(convert.filter_of, nested(5))
+    convert_filters.filter_of(nested(4))
+    reason, field = refused(convert_filters.filter_of, nested(5))
     assert (reason, field) == ("FILTER_DEPTH", "filter.must[0].must[0].must[0].must[0]")
 
 
@@ -159,8 +159,8 @@ def test_conditions_are_counted_over_all_nested_filters() -> None:
     """64 conditions are allowed in all: nesting does not multiply what one request may cost."""
     few = [pb.Condition(exists=pb.Exists(key="k"))] * 31
     half = pb.Condition(filter=pb.Filter(must=few))
-    convert.filter_of(pb.Filter(must=[half], should=[half]))
-    assert refused(convert.filter_of, pb.Filter(must=[half, half], should=few[:1]))[0] == "FILTER_SIZE"
+    convert_filters.filter_of(pb.Filter(must=[half], should=[half]))
+    assert refused(convert_filters.filter_of, pb.Filter(must=[half, half], should=few[:1]))[0] == "FILTER_SIZE"
 
 
 @pytest.mark.parametrize(
@@ -177,15 +177,15 @@ def test_conditions_are_counted_over_all_nested_filters() -> None:
 )
 def test_a_malformed_condition_is_named_by_its_path(message: pb.Filter, field: str) -> None:
     """The field says which condition of which clause is wrong."""
-    assert refused(convert.filter_of, message)[1] == field
+    assert refused(convert_filters.filter_of, message)[1] == field
 
 
 @pytest.mark.parametrize("number", [0, 1, 2**53 + 1, 9_223_372_036_854_775_813, 2**64 - 1])
 def test_numbers_of_the_whole_unsigned_range_come_back(number: int) -> None:
     """Ids beyond 2^63 survive both conversions (34)."""
-    read = convert.id_of(pb.DocumentId(number=number), "id")
+    read = convert_values.id_of(pb.DocumentId(number=number), "id")
     assert read == number
-    assert convert.id_message(read) == pb.DocumentId(number=number)
+    assert convert_values.id_message(read) == pb.DocumentId(number=number)
 
 
 @pytest.mark.parametrize(
@@ -203,13 +203,13 @@ def test_numbers_of_the_whole_unsigned_range_come_back(number: int) -> None:
 )
 def test_text_ids_come_back(given: str, returned: str) -> None:
     """A hyphenated UUID comes back in lower case, and everything else byte for byte (34)."""
-    assert convert.id_message(convert.id_of(pb.DocumentId(text=given), "id")).text == returned
+    assert convert_values.id_message(convert_values.id_of(pb.DocumentId(text=given), "id")).text == returned
 
 
 @pytest.mark.parametrize("message", [pb.DocumentId(), pb.DocumentId(text=""), pb.DocumentId(text="\u718a" * 171)])
 def test_ids_without_a_kind_or_of_a_wrong_size_are_refused(message: pb.DocumentId) -> None:
     """An id is required and has 1 to 512 bytes (34)."""
-    assert refused(convert.id_of, message, "ids[3]")[1] == "ids[3]"
+    assert refused(convert_values.id_of, message, "ids[3]")[1] == "ids[3]"
 
 
 def test_payload_keeps_its_types() -> None:
@@ -225,7 +225,7 @@ def test_payload_keeps_its_types() -> None:
         "l": [1, [2.5]],
         "o": {"k": 0},
     }
-    (read,) = convert.documents_of([document(payload=convert.struct_of(payload))])
+    (read,) = convert.documents_of([document(payload=convert_values.struct_of(payload))])
     assert read.payload == payload
     assert {key: type(value) for key, value in read.payload.items()} == {key: type(v) for key, v in payload.items()}
     assert type(read.payload["l"][0]) is int
@@ -238,10 +238,10 @@ def test_payload_keeps_its_types() -> None:
         ({"text": ""}, "TEXT_BLANK", "text"),
         ({"text": "x" * 65_537}, "TEXT_TOO_LARGE", "text"),
         ({"id": None}, "ID_REQUIRED", "id"),
-        ({"payload": convert.struct_of({"_twostage_text": "x"})}, "PAYLOAD_KEY_RESERVED", "payload"),
-        ({"payload": convert.struct_of({"k": "x" * 65_536})}, "PAYLOAD_TOO_LARGE", "payload"),
-        ({"payload": convert.struct_of({"k": [math.nan]})}, "NUMBER_NOT_FINITE", "payload"),
-        ({"payload": convert.struct_of({"k": {"i": math.inf}})}, "NUMBER_NOT_FINITE", "payload"),
+        ({"payload": convert_values.struct_of({"_twostage_text": "x"})}, "PAYLOAD_KEY_RESERVED", "payload"),
+        ({"payload": convert_values.struct_of({"k": "x" * 65_536})}, "PAYLOAD_TOO_LARGE", "payload"),
+        ({"payload": convert_values.struct_of({"k": [math.nan]})}, "NUMBER_NOT_FINITE", "payload"),
+        ({"payload": convert_values.struct_of({"k": {"i": math.inf}})}, "NUMBER_NOT_FINITE", "payload"),
     ],
 )
 def test_a_wrong_document_is_named(fields: dict[str, Any], reason: str, field: str) -> None:
@@ -267,7 +267,7 @@ def test_the_number_of_documents_is_bounded(count: int) -> None:
 def test_the_number_of_ids_is_bounded(count: int) -> None:
     """1 to 1,000 ids make a request."""
     messages = [pb.DocumentId(number=index) for index in range(count)]
-    assert refused(convert.ids_of, messages) == ("ID_COUNT", "ids")
+    assert refused(convert_values.ids_of, messages) == ("ID_COUNT", "ids")
 
 
 def test_an_answer_says_only_what_is_so() -> None:
@@ -294,7 +294,7 @@ def test_an_answer_says_only_what_is_so() -> None:
 
 def test_a_document_comes_back_as_it_was() -> None:
     """Reading and writing a document changes nothing."""
-    message = document(id=pb.DocumentId(text="x"), payload=convert.struct_of({"a": [1, None, {"b": "c"}]}))
+    message = document(id=pb.DocumentId(text="x"), payload=convert_values.struct_of({"a": [1, None, {"b": "c"}]}))
     (read,) = convert.documents_of([message])
     assert read == Document(id="x", text="t", payload={"a": [1, None, {"b": "c"}]})
     assert convert.document_message(read) == message

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.documents import DocumentService
-from gateway.indexing import Stored
+from gateway.indexing import Overlong, Stored
 from gateway.ports import Document
 from gateway.settings import GatewaySettings
 from retrieval.gateway.v1 import gateway_pb2 as pb
@@ -23,7 +23,7 @@ class NotingIndexer:
         self.deadlines: list[Deadline] = []
 
     async def upsert(
-        self, collection: str, documents: Sequence[Document], *, truncate: bool, deadline: Deadline
+        self, collection: str, documents: Sequence[Document], *, overlong: Overlong, deadline: Deadline
     ) -> Stored:
         self.deadlines.append(deadline)
         return Stored(stored_count=len(documents), truncated_count=0)

@@ -129,11 +129,11 @@ class _PayloadIndexTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Payl
     PAYLOAD_INDEX_TYPE_INTEGER: _PayloadIndexType.ValueType  # 2
     """`any_of` of whole numbers."""
     PAYLOAD_INDEX_TYPE_FLOAT: _PayloadIndexType.ValueType  # 3
-    """`range`, for whole numbers too."""
+    """`range`, for whole numbers too. A `date_range` of the key is INVALID_ARGUMENT (`INDEX_MISMATCH`)."""
     PAYLOAD_INDEX_TYPE_BOOL: _PayloadIndexType.ValueType  # 4
     """`any_of` of a truth value."""
     PAYLOAD_INDEX_TYPE_DATETIME: _PayloadIndexType.ValueType  # 5
-    """`date_range`."""
+    """`date_range`. A `range` or an `any_of` of numbers of the key is INVALID_ARGUMENT (`INDEX_MISMATCH`)."""
     PAYLOAD_INDEX_TYPE_TEXT: _PayloadIndexType.ValueType  # 6
     """`text_match`, which needs it."""
 
@@ -147,11 +147,11 @@ PAYLOAD_INDEX_TYPE_KEYWORD: PayloadIndexType.ValueType  # 1
 PAYLOAD_INDEX_TYPE_INTEGER: PayloadIndexType.ValueType  # 2
 """`any_of` of whole numbers."""
 PAYLOAD_INDEX_TYPE_FLOAT: PayloadIndexType.ValueType  # 3
-"""`range`, for whole numbers too."""
+"""`range`, for whole numbers too. A `date_range` of the key is INVALID_ARGUMENT (`INDEX_MISMATCH`)."""
 PAYLOAD_INDEX_TYPE_BOOL: PayloadIndexType.ValueType  # 4
 """`any_of` of a truth value."""
 PAYLOAD_INDEX_TYPE_DATETIME: PayloadIndexType.ValueType  # 5
-"""`date_range`."""
+"""`date_range`. A `range` or an `any_of` of numbers of the key is INVALID_ARGUMENT (`INDEX_MISMATCH`)."""
 PAYLOAD_INDEX_TYPE_TEXT: PayloadIndexType.ValueType  # 6
 """`text_match`, which needs it."""
 Global___PayloadIndexType: _TypeAlias = PayloadIndexType  # noqa: Y015

@@ -1,0 +1,194 @@
+"""Collections, their parameters and their exports: messages to records and back."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from gateway.convert import document_message
+from gateway.convert_values import check_range, id_of, model_message, payload_key, payload_of
+from gateway.parameters import (
+    DEFAULT_PARAMETERS,
+    CollectionParameters,
+    CollectionStatus,
+    IndexKind,
+    PayloadIndex,
+    Quantization,
+)
+from gateway.ports import Collection, Document, Model, Part, Vector
+from retrieval.gateway.v1 import gateway_pb2 as pb
+from serving.errors import InvalidRequest
+
+FORMAT_VERSION = 1
+MAX_DIMENSION = 65_536
+"""Qdrant's own limit."""
+MAX_BATCH = 256
+MAX_PAYLOAD_INDEXES = 32
+Numbered: TypeAlias = Literal["hnsw_m", "hnsw_ef_construct", "shard_count", "replication_factor"]
+LIMITS: Mapping[Numbered, tuple[int, int]] = {
+    "hnsw_m": (4, 128),
+    "hnsw_ef_construct": (8, 2_048),
+    "shard_count": (1, 1_024),
+    "replication_factor": (1, 16),
+}
+QUANTIZATIONS = {
+    pb.QUANTIZATION_UNSPECIFIED: Quantization.NONE,
+    pb.QUANTIZATION_NONE: Quantization.NONE,
+    pb.QUANTIZATION_INT8: Quantization.INT8,
+    pb.QUANTIZATION_BINARY: Quantization.BINARY,
+}
+INDEX_KINDS = {
+    pb.PAYLOAD_INDEX_TYPE_KEYWORD: IndexKind.KEYWORD,
+    pb.PAYLOAD_INDEX_TYPE_INTEGER: IndexKind.INTEGER,
+    pb.PAYLOAD_INDEX_TYPE_FLOAT: IndexKind.FLOAT,
+    pb.PAYLOAD_INDEX_TYPE_BOOL: IndexKind.BOOL,
+    pb.PAYLOAD_INDEX_TYPE_DATETIME: IndexKind.DATETIME,
+    pb.PAYLOAD_INDEX_TYPE_TEXT: IndexKind.TEXT,
+}
+STATUSES = {
+    CollectionStatus.GREEN: pb.COLLECTION_STATUS_GREEN,
+    CollectionStatus.YELLOW: pb.COLLECTION_STATUS_YELLOW,
+    CollectionStatus.GREY: pb.COLLECTION_STATUS_GREY,
+    CollectionStatus.RED: pb.COLLECTION_STATUS_RED,
+    CollectionStatus.UNKNOWN: pb.COLLECTION_STATUS_UNSPECIFIED,
+}
+
+
+def parameters_of(message: pb.CollectionParameters, field: str = "parameters") -> CollectionParameters:
+    """Read parameters, filling in defaults.
+
+    Raises:
+        InvalidRequest: One is out of range.
+    """
+    numbers: dict[Any, int] = {}
+    for name, (smallest, largest) in LIMITS.items():
+        numbers[name] = getattr(message if message.HasField(name) else DEFAULT_PARAMETERS, name)
+        check_range(numbers[name], largest, f"{field}.{name}", smallest=smallest)
+    if message.quantization not in QUANTIZATIONS:
+        raise InvalidRequest("ENUM_UNKNOWN", f"no such value: {message.quantization}", field=f"{field}.quantization")
+    return CollectionParameters(
+        **numbers,
+        on_disk=message.on_disk,
+        quantization=QUANTIZATIONS[message.quantization],
+        payload_indexes=_indexes_of(message.payload_indexes, f"{field}.payload_indexes"),
+    )
+
+
+def parameters_message(parameters: CollectionParameters) -> pb.CollectionParameters:
+    """Write parameters, defaults included."""
+    quantizations = {kind: value for value, kind in QUANTIZATIONS.items()}
+    types = {kind: value for value, kind in INDEX_KINDS.items()}
+    return pb.CollectionParameters(
+        hnsw_m=parameters.hnsw_m,
+        hnsw_ef_construct=parameters.hnsw_ef_construct,
+        on_disk=parameters.on_disk,
+        quantization=quantizations[parameters.quantization],
+        shard_count=parameters.shard_count,
+        replication_factor=parameters.replication_factor,
+        payload_indexes=[pb.PayloadIndex(key=one.key, type=types[one.kind]) for one in parameters.payload_indexes],
+    )
+
+
+def collection_message(collection: Collection) -> pb.Collection:
+    """Write a collection."""
+    return pb.Collection(
+        name=collection.name,
+        document_count=collection.document_count,
+        dimension=collection.dimension,
+        encoder=model_message(collection.encoder),
+        disk_bytes=collection.disk_bytes,
+        passage_prefix=collection.passage_prefix,
+        schema_version=collection.schema_version,
+        status=STATUSES[collection.status],
+        parameters=parameters_message(collection.parameters),
+        aliases=collection.aliases,
+    )
+
+
+# --- exports -------------------------------------------------------------------------------------------------------
+
+
+def header_message(collection: Collection) -> pb.CollectionHeader:
+    """Write the header of an export."""
+    return pb.CollectionHeader(
+        format_version=FORMAT_VERSION,
+        collection=collection.name,
+        dimension=collection.dimension,
+        encoder=model_message(collection.encoder),
+        passage_prefix=collection.passage_prefix,
+        parameters=parameters_message(collection.parameters),
+    )
+
+
+def header_of(message: pb.CollectionHeader, field: str = "start.header") -> tuple[int, Model]:
+    """Read dimension and encoder of an export.
+
+    Raises:
+        InvalidRequest: It is no header of this version.
+    """
+    if message.format_version != FORMAT_VERSION:
+        raise InvalidRequest(
+            "FORMAT_VERSION", f"{message.format_version}, {FORMAT_VERSION} is wanted", field=f"{field}.format_version"
+        )
+    check_range(message.dimension, MAX_DIMENSION, f"{field}.dimension")
+    encoder = message.encoder
+    if not encoder.digest:
+        raise InvalidRequest("ENCODER_REQUIRED", "the encoder's digest is required", field=f"{field}.encoder.digest")
+    model = Model(id=encoder.id, revision=encoder.revision, digest=encoder.digest, precision=encoder.precision)
+    return message.dimension, model
+
+
+def stored_message(document: Document, vector: Vector) -> pb.StoredDocument:
+    """Write a document of an export."""
+    return pb.StoredDocument(document=document_message(document), vector=np.asarray(vector, "<f4").tobytes())
+
+
+def stored_of(
+    messages: Sequence[pb.StoredDocument], dimension: int, field: str = "documents.documents"
+) -> tuple[Sequence[Document], Sequence[Vector]]:
+    """Read a batch of an export.
+
+    Raises:
+        InvalidRequest: It is empty or too long, or a document or a vector is malformed; the field names it.
+    """
+    check_range(len(messages), MAX_BATCH, field)
+    documents = [_document_of(one.document, f"{field}[{index}].document") for index, one in enumerate(messages)]
+    vectors = [_vector_of(one.vector, dimension, f"{field}[{index}].vector") for index, one in enumerate(messages)]
+    return documents, vectors
+
+
+def _document_of(message: pb.Document, field: str) -> Document:
+    part = None
+    if message.HasField("parent"):
+        parent = id_of(message.parent, f"{field}.parent")
+        part = Part(parent=parent, number=message.part, count=message.part_count)
+    payload = payload_of(message.payload, f"{field}.payload")
+    return Document(id=id_of(message.id, f"{field}.id"), text=message.text, payload=payload, part=part)
+
+
+def _vector_of(packed: bytes, dimension: int, field: str) -> Vector:
+    if len(packed) != 4 * dimension:
+        raise InvalidRequest("VECTOR_SIZE", f"{len(packed)} bytes, {4 * dimension} are wanted", field=field)
+    vector: npt.NDArray[np.float32] = np.frombuffer(packed, "<f4").astype(np.float32)
+    if not np.isfinite(vector).all() or not vector.any():
+        raise InvalidRequest("VECTOR_MALFORMED", "not finite, or without length", field=field)
+    return vector
+
+
+def _indexes_of(messages: Iterable[pb.PayloadIndex], field: str) -> Sequence[PayloadIndex]:
+    indexes = [_index_of(message, f"{field}[{number}]") for number, message in enumerate(messages)]
+    if len(indexes) > MAX_PAYLOAD_INDEXES:
+        raise InvalidRequest("INDEX_COUNT", f"{len(indexes)}, at most {MAX_PAYLOAD_INDEXES} are allowed", field=field)
+    if len({one.key for one in indexes}) < len(indexes):
+        raise InvalidRequest("INDEX_DUPLICATE", "a key occurs twice", field=field)
+    return tuple(indexes)
+
+
+def _index_of(message: pb.PayloadIndex, field: str) -> PayloadIndex:
+    if message.type not in INDEX_KINDS:
+        raise InvalidRequest("ENUM_UNKNOWN", f"no such value: {message.type}", field=f"{field}.type")
+    key = payload_key(message.key, field)
+    if '"' in key or "\\" in key:
+        raise InvalidRequest("KEY", "a key without quotation marks and backslashes is wanted", field=f"{field}.key")
+    return PayloadIndex(key=key, kind=INDEX_KINDS[message.type])

@@ -1,0 +1,75 @@
+"""The encoder splits texts into passages that it takes whole."""
+
+from typing import Any
+
+import grpc
+import pytest
+from factories import encoder_settings
+from model_rigs import PASSAGE, QUERY, EncoderRig, open_encoder
+from rigs import failure
+
+from retrieval.encoder.v1 import encoder_pb2 as pb
+from serving.bundle import Bundle
+
+TEXTS = [
+    "What is tea? " * 3,
+    "A river, a mountain and 7 papers. What is panda? " * 40,
+    "\n\nmountain " * 300,
+    "熊猫喝茶。" * 200,
+    "größe" * 300,
+]
+
+
+@pytest.fixture
+async def encoder(tiny_encoder: Bundle) -> Any:
+    """An encoder server over the tiny model of 64 tokens."""
+    async with open_encoder(encoder_settings(tiny_encoder)) as rig:
+        yield rig
+
+
+def cut(text: str, split: pb.SplitText) -> list[str]:
+    return [text.encode()[passage.begin : passage.end].decode() for passage in split.passages]
+
+
+async def test_every_passage_is_encoded_whole_with_the_tokens_it_was_said_to_have(encoder: EncoderRig) -> None:
+    """What comes out of Split goes into Encode without a cut, token for token, and holds all of the text."""
+    response = await encoder.stub.Split(pb.SplitRequest(texts=TEXTS, input_type=PASSAGE, overlap_tokens=0))
+    assert response.model.digest == encoder.server.engine.model.bundle.digest
+    assert len(response.texts[0].passages) == 1
+    for text, split in zip(TEXTS, response.texts, strict=True):
+        passages = cut(text, split)
+        encoded = await encoder.encode(*passages)
+        told = [passage.token_count for passage in split.passages]
+        assert [embedding.token_count for embedding in encoded.embeddings] == told
+        assert max(told) <= 64
+        assert "".join("".join(passages).split()) == "".join(text.split())
+
+
+async def test_the_overlap_is_an_eighth_of_the_limit_unless_said_otherwise(encoder: EncoderRig) -> None:
+    """Neighbours share sentences up to the overlap: none, some by default, more where more is asked for."""
+    text = "What is tea? " * 60
+    bytes_of = {}
+    for overlap in (None, 0, 32):
+        request = pb.SplitRequest(texts=[text], input_type=PASSAGE, overlap_tokens=overlap)
+        (split,) = (await encoder.stub.Split(request)).texts
+        bytes_of[overlap] = sum(len(passage) for passage in cut(text, split))
+    assert bytes_of[0] <= len(text) < bytes_of[None] < bytes_of[32]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason", "field"),
+    [
+        ({"texts": []}, "TEXTS_EMPTY", "texts"),
+        ({"texts": ["tea", " \u200b"]}, "TEXT_BLANK", "texts[1]"),
+        ({"input_type": 0}, "INPUT_TYPE_REQUIRED", "input_type"),
+        ({"overlap_tokens": -1}, "OUT_OF_RANGE", "overlap_tokens"),
+        ({"overlap_tokens": 33}, "OUT_OF_RANGE", "overlap_tokens"),
+        ({"texts": ["x" * 65_537]}, "TEXT_TOO_LARGE", "texts[0]"),
+        ({"texts": ["x"] * 257}, "TOO_MANY_TEXTS", "texts"),
+    ],
+)
+async def test_what_is_wrong_is_named(encoder: EncoderRig, fields: Any, reason: str, field: str) -> None:
+    """A request that is wrong is the caller's fault, with the field."""
+    call = encoder.stub.Split(pb.SplitRequest(**{"texts": ["tea"], "input_type": QUERY, **fields}))
+    failed = await failure(call)
+    assert (failed.code, failed.reason, failed.info["field"]) == (grpc.StatusCode.INVALID_ARGUMENT, reason, field)

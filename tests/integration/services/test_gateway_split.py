@@ -1,0 +1,217 @@
+"""Documents that are split: what is stored in their place, what replaces it, and how it is searched."""
+
+from typing import Any
+
+import grpc
+import pytest
+from fakes import altered, status
+from rigs import COLLECTION, Rig, document, failure, open_rig
+from store_fake import MemoryStore
+
+from gateway.stores.edge import EdgeStore
+from retrieval.encoder.v1 import encoder_pb2
+from retrieval.gateway.v1 import gateway_pb2 as pb
+
+SPLIT = pb.OVERLONG_SPLIT
+UUID = "00000000-0000-0000-0000-00000000000a"
+
+
+@pytest.fixture(params=["memory", "edge"])
+async def store(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
+    """Both stores."""
+    if request.param == "memory":
+        yield MemoryStore()
+        return
+    async with await EdgeStore.open(tmp_path / "store", in_process=True) as edge:
+        yield edge
+
+
+def words(word: str, count: int) -> str:
+    return " ".join([word] * count)
+
+
+async def put(rig: Rig, *documents: pb.Document, overlong: Any = SPLIT) -> pb.Stored:
+    answer = await rig.upsert(documents, overlong=overlong)
+    assert answer.WhichOneof("outcome") == "stored", answer.failure
+    return answer.stored
+
+
+async def get(rig: Rig, *ids: int | str) -> dict[int | str, pb.Document]:
+    wanted = [pb.DocumentId(number=one) if isinstance(one, int) else pb.DocumentId(text=one) for one in ids]
+    answer = await rig.documents.GetDocuments(pb.GetDocumentsRequest(collection=COLLECTION, ids=wanted))
+    return {one.id.number or one.id.text: one for one in answer.documents}
+
+
+async def count(rig: Rig) -> int:
+    answer = await rig.collections.DescribeCollection(pb.DescribeCollectionRequest(collection=COLLECTION))
+    return answer.collection.document_count
+
+
+async def test_a_long_document_is_stored_in_parts_that_say_what_they_are(store: Any) -> None:
+    """Parts have ids of their own, parent, number, count and the payload; short neighbours stay whole."""
+    async with open_rig(store) as rig:
+        await rig.fill()
+        long = words("alpha", 50) + " " + words("beta", 50) + " gamma"
+        stored = await put(rig, document(7, long, lang="de"), document(8, "short"))
+        assert (stored.stored_count, stored.split_count, stored.part_count) == (2, 1, 3)
+        found = await get(rig, 7, "7#1", "7#2", "7#3", 8)
+        assert list(found) == ["7#1", "7#2", "7#3", 8]
+        assert [found[f"7#{n}"].text for n in (1, 2, 3)] == [words("alpha", 50), words("beta", 50), "gamma"]
+        for number in (1, 2, 3):
+            part = found[f"7#{number}"]
+            assert (part.parent.number, part.part, part.part_count) == (7, number, 3)
+            assert dict(part.payload) == {"lang": "de"}
+        assert not found[8].HasField("parent")
+        assert await count(rig) == 4
+
+
+@pytest.mark.parametrize(
+    ("identifier", "first"), [(12, "12#1"), ("12", "text:12#1"), ("a", "a#1"), (UUID, f"{UUID}#1")]
+)
+async def test_parts_know_their_parent_whatever_kind_of_id_it_has(identifier: int | str, first: str) -> None:
+    """Numbers, UUIDs and texts come back as they were, and no two documents share a part's id."""
+    async with open_rig() as rig:
+        await rig.fill()
+        await put(rig, document(identifier, words("alpha", 60)))
+        part = (await get(rig, first))[first]
+        assert (part.parent.number or part.parent.text) == identifier
+
+
+async def test_a_document_that_changes_leaves_nothing_of_itself_behind(store: Any) -> None:
+    """Whole, in many parts, in fewer and whole again: the collection holds what the last message said."""
+    async with open_rig(store) as rig:
+        await rig.fill()
+        sizes = []
+        for size in (3, 160, 60, 3):
+            await put(rig, document(1, words("alpha", size)), document(2, "other"))
+            sizes.append(await count(rig))
+        assert sizes == [2, 5, 3, 2]
+        assert list(await get(rig, 1, "1#1", "1#2")) == [1]
+
+
+async def test_deleting_a_document_deletes_its_parts(store: Any) -> None:
+    """The id that the caller knows is enough."""
+    async with open_rig(store) as rig:
+        await rig.fill()
+        await put(rig, document(1, words("alpha", 160)), document(2, "other"))
+        gone = pb.DeleteDocumentsRequest(collection=COLLECTION, ids=[pb.DocumentId(number=1)])
+        await rig.documents.DeleteDocuments(gone)
+        assert (await count(rig), list(await get(rig, 2))) == (1, [2])
+
+
+async def test_a_part_never_replaces_a_document_of_the_callers(store: Any) -> None:
+    """A document that happens to have a part's id refuses the message, before anything is stored or deleted."""
+    async with open_rig(store) as rig:
+        await rig.fill()
+        await put(rig, document("1#2", "mine"))
+        answer = await rig.upsert([document(2, "other"), document(1, words("alpha", 60))], overlong=SPLIT)
+        assert (answer.failure.code, answer.failure.reason) == (3, "ID_TAKEN")
+        assert answer.failure.message.startswith("documents[1].id: ")
+        same = await rig.upsert([document(1, words("alpha", 60)), document("1#1", "mine")], overlong=SPLIT)
+        assert same.failure.reason == "ID_DUPLICATE"
+        assert (await count(rig), (await get(rig, "1#2"))["1#2"].text) == (1, "mine")
+
+
+async def test_a_failed_encoding_changes_nothing(store: Any) -> None:
+    """The old parts go only once the new ones can be stored."""
+    async with open_rig(store) as rig:
+        await rig.fill()
+        await put(rig, document(1, words("alpha", 160)))
+        asked = len(rig.encoder.requests)
+
+        async def step(request: Any, context: Any, answer: Any) -> Any:
+            fails = status(grpc.StatusCode.INTERNAL) if isinstance(request, encoder_pb2.EncodeRequest) else None
+            return await fails(request, context, answer) if fails else answer
+
+        rig.encoder.always = step
+        answer = await rig.upsert([document(1, "short")], overlong=SPLIT)
+        assert answer.failure.code == 13
+        assert len(rig.encoder.requests) > asked
+        assert await count(rig) == 4
+
+
+async def test_more_parts_than_the_encoder_takes_at_once_are_stored() -> None:
+    """The parts of one message go to the encoder in several calls."""
+    async with open_rig() as rig:
+        await rig.fill()
+        stored = await put(rig, *(document(one, words(f"w{one}", 500)) for one in range(40)))
+        assert (stored.split_count, stored.part_count, await count(rig)) == (40, 400, 400)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda answer: answer.ClearField("texts"),
+        lambda answer: answer.texts[0].ClearField("passages"),
+        lambda answer: setattr(answer.texts[0].passages[0], "end", 10_000),
+        lambda answer: setattr(answer.texts[0].passages[0], "end", 1),
+    ],
+    ids=["no text", "no passage", "beyond the text", "within a character"],
+)
+async def test_an_encoder_that_splits_wrongly_stores_nothing(change: Any) -> None:
+    """Passages that are none are the encoder's failure, not lost text."""
+    async with open_rig() as rig:
+        await rig.fill()
+        rig.encoder.script.append(altered(change))
+        answer = await rig.upsert([document(1, "äöü alpha")], overlong=SPLIT)
+        assert (answer.failure.code, answer.failure.reason, await count(rig)) == (13, "ENCODER_FAILED", 0)
+
+
+async def test_what_becomes_of_long_texts_is_one_of_three(store: Any) -> None:
+    """`overlong` wins over `truncate`, which alone still means to cut; anything else is refused."""
+    async with open_rig(store) as rig:
+        await rig.fill()
+        for fields, wanted in (
+            ({}, encoder_pb2.OVERLONG_REJECT),
+            ({"truncate": True}, encoder_pb2.OVERLONG_TRUNCATE),
+            ({"overlong": pb.OVERLONG_TRUNCATE}, encoder_pb2.OVERLONG_TRUNCATE),
+            ({"truncate": True, "overlong": pb.OVERLONG_REJECT}, encoder_pb2.OVERLONG_REJECT),
+        ):
+            await rig.upsert([document(1, "alpha")], **fields)
+            assert rig.encoder.requests[-1].overlong == wanted
+        answer = await rig.upsert([document(1, "alpha")], overlong=9)
+        assert answer.failure.reason == "ENUM_UNKNOWN"
+
+
+async def test_folded_hits_are_documents(store: Any) -> None:
+    """Of each document the nearest part stands in the pool, and as many documents as asked for are found behind."""
+    async with open_rig(store) as rig:
+        await rig.fill()
+        await put(rig, document(1, words("beta", 50) + " " + words("alpha", 200)), document(2, "alpha beta"))
+        await put(rig, document(3, "beta gamma delta"))
+        plain = await rig.ask(pool_size=3, top_k=3, include_pool=True)
+        assert [hit.id.text for hit in plain.pool] == ["1#2", "1#3", "1#4"]
+        folded = await rig.ask(pool_size=3, top_k=3, include_pool=True, fold_to_parent=True)
+        assert [hit.id.text or hit.id.number for hit in folded.pool] == ["1#2", 2, 3]
+        assert [hit.retrieval_rank for hit in folded.pool] == [1, 2, 3]
+        best = folded.pool[0]
+        assert (best.parent.number, best.part, best.part_count) == (1, 2, 5)
+        assert not folded.pool[1].HasField("parent")
+        assert len(folded.hits) == 3
+        spent = folded.timings
+        whole = spent.dense.ToNanoseconds() + spent.rerank.total.ToNanoseconds() + spent.other.ToNanoseconds()
+        assert whole == spent.total.ToNanoseconds()
+
+
+async def test_a_folded_pool_gives_up_reading_after_a_bound() -> None:
+    """One document of more parts than are read does not make a search read the whole collection."""
+    async with open_rig() as rig:
+        await rig.fill()
+        await put(rig, document(1, words("alpha", 50 * 200)))
+        await put(rig, document(2, "beta"))
+        found = await rig.ask(pool_size=2, top_k=2, fold_to_parent=True)
+        assert [hit.parent.number for hit in found.hits] == [1]
+        found = await rig.ask(pool_size=20, top_k=2, fold_to_parent=True)
+        assert [hit.parent.number or hit.id.number for hit in found.hits] == [1, 2]
+
+
+async def test_parts_cannot_be_forged() -> None:
+    """What a caller says about parents in an upsert is not believed."""
+    async with open_rig() as rig:
+        await rig.fill()
+        forged = document(5, "alpha")
+        forged.parent.number, forged.part, forged.part_count = 9, 1, 1
+        await put(rig, forged)
+        assert not (await get(rig, 5))[5].HasField("parent")
+        failed = await failure(rig.ask(filter=pb.Filter(must=[pb.Condition(exists=pb.Exists(key="_twostage_part"))])))
+        assert failed.code is grpc.StatusCode.INVALID_ARGUMENT
