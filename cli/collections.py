@@ -96,7 +96,8 @@ def _document(collection: pb.Collection) -> dict[str, Any]:
 def _table(collections: Sequence[pb.Collection]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("name", "documents", "dimension", "size", "encoder", "aliases"):
-        table.add_column(column, justify="right" if column in {"documents", "dimension", "size"} else "left")
+        right = column in {"documents", "dimension", "size"}
+        table.add_column(column, justify="right" if right else "left", overflow="fold")
     for found in collections:
         encoder = f"{found.encoder.id} {found.encoder.precision}"
         disk = size(found.disk_bytes) if found.disk_bytes else "-"

@@ -89,7 +89,8 @@ def print_indexed(indexed: Indexed, rejects: Path | None = None) -> None:
             (indexed.collection, "bold"),
             f" holds {indexed.document_count}",
             ", all accounted for" if indexed.exact and indexed.counted else "",
-        )
+        ),
+        soft_wrap=True,
     )
     for count, what in _remarks(outcome):
         if count:

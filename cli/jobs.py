@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -148,7 +149,8 @@ def _default_journal(request: Request, wanted: Wanted) -> Path:
     """Return a name that the same command gives again, and no other."""
     place = STDIN if request.file == STDIN else str(Path(request.file).resolve())
     told = json.dumps([place, wanted.options], sort_keys=True)
-    return Home(path=request.home).journals / f"{request.name}-{hashlib.sha256(told.encode()).hexdigest()[:12]}.jsonl"
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", request.name)  # it is no path, whatever somebody types
+    return Home(path=request.home).journals / f"{name}-{hashlib.sha256(told.encode()).hexdigest()[:12]}.jsonl"
 
 
 def _require_apart(journal: Path, rejects: Path, source: Source) -> None:

@@ -80,13 +80,18 @@ class Journal:
         path: The file; made where there is none, with its directory.
 
     Raises:
-        Misconfigured: `JOURNAL_LOCKED`, another process has it open; `JOURNAL_MALFORMED`, it is none.
+        Misconfigured: `JOURNAL_UNUSABLE`, it cannot be written; `JOURNAL_LOCKED`, another process has it open;
+            `JOURNAL_MALFORMED`, it is none.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            message = f"{path} cannot be written: {error.strerror}; name another place with --journal"
+            raise Misconfigured("JOURNAL_UNUSABLE", message) from error
         try:
             self._lock()
             self._state = self._read()

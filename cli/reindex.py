@@ -129,7 +129,7 @@ def _print(switch: Switch, indexed: Indexed) -> None:
     print_indexed(indexed, switch.job.rejects)
     if switch.moved:
         old = f"; {switch.old} is {'dropped' if switch.dropped else 'kept'}" if switch.old else ""
-        answers().print(f"{switch.alias} now points at {indexed.collection}{old}")
+        answers().print(f"{switch.alias} now points at {indexed.collection}{old}", soft_wrap=True)
         return
     note(f"{switch.alias} was left as it is; {indexed.collection} is there beside it", "bold red")
     if indexed.counted:

@@ -19,6 +19,7 @@ from gateway.ports import (
     Filter,
     HasId,
     Model,
+    Part,
     Range,
     VectorStore,
 )
@@ -339,6 +340,17 @@ class VectorStoreSuite:
         (got,) = await store.get(NAME, [1], deadline=soon())
         assert got.payload == payload
         assert [type(got.payload[key]) for key in ("i", "f", "t")] == [int, float, bool]
+
+    @pytest.mark.parametrize("parent", [2**64 - 1, UUID(int=7), "text:7", "7"])
+    async def test_what_a_document_is_a_part_of_comes_back(self, store, parent):
+        """Part and parent are read and found as they were stored, whatever kind of id the parent has."""
+        part = Part(parent=parent, number=2, count=3)
+        await put(store, Document(id="x#2", text="a", payload={"k": 1}, part=part), Document(id=1, text="b"))
+        got = await store.get(NAME, ["x#2", 1], deadline=soon())
+        assert [(one.id, one.part, dict(one.payload)) for one in got] == [("x#2", part, {"k": 1}), (1, None, {})]
+        for payload_fields in ((), ("k",), ("*",)):
+            found = await search(store, NORTH, payload_fields=payload_fields)
+            assert {one.id: one.part for one in found} == {"x#2": part, 1: None}
 
     async def test_reserved_payload_keys_are_refused(self, store):
         """A payload cannot pass for our own keys."""

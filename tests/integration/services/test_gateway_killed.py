@@ -141,7 +141,6 @@ async def test_a_killed_gateway_has_what_it_acknowledged(tmp_path: Path) -> None
                     )
                 for message in sure:
                     assert await stored(documents, message) == list(message)
-                print("UNSURE", [len(await stored(documents, m)) for m in unsure], [len(m) for m in unsure])
                 for message in unsure:
                     found = await stored(documents, message)
                     assert found in ([], list(message))
@@ -162,4 +161,3 @@ async def test_a_killed_gateway_has_what_it_acknowledged(tmp_path: Path) -> None
                 )
                 sure += acknowledged
     assert len(sure) > ROUNDS
-    print("SURE", len(sure), sum(map(len,sure)))

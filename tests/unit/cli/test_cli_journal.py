@@ -77,6 +77,14 @@ def test_one_journal_has_one_writer(tmp_path: Path) -> None:
         pass
 
 
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """A file where a directory would have to be is a matter of the command line, not a crash."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Misconfigured) as caught:
+        Journal(tmp_path / "file" / "j")
+    assert caught.value.reason == "JOURNAL_UNUSABLE"
+
+
 @pytest.mark.parametrize(
     "text",
     ["no json\n", '{"record": "stored"}\n', '{"record": "begin", "version": 2}\n', "[1]\n", '{"record": "other"}\n'],

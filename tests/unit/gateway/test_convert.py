@@ -4,14 +4,16 @@ Numbers in brackets are those of field failures.
 """
 
 import math
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from gateway import convert, convert_filters, convert_values
 from gateway.pipeline import Hit, RerankMode, Result
-from gateway.ports import AnyOf, Candidate, Document, Exists, Filter, HasId, Model, Range, Scored
+from gateway.ports import AnyOf, Candidate, DateRange, Document, Exists, Filter, HasId, Model, Range, Scored, TextMatch
 from retrieval.gateway.v1 import gateway_pb2 as pb
 from serving.errors import InvalidRequest
 
@@ -25,6 +27,12 @@ def search(**fields: Any) -> pb.SearchRequest:
 
 def condition(**fields: Any) -> pb.Filter:
     return pb.Filter(must=[pb.Condition(**fields)])
+
+
+def instant(text: str) -> Timestamp:
+    made = Timestamp()
+    made.FromJsonString(text)
+    return made
 
 
 def any_of(*values: Any) -> pb.Filter:
@@ -109,12 +117,19 @@ def test_every_kind_of_condition_is_read() -> None:
         must=[
             pb.Condition(exists=pb.Exists(key="a.b")),
             pb.Condition(range=pb.Range(key="n", gte=1, lt=2.5)),
+            pb.Condition(date_range=pb.DateRange(key="d", gt=instant("2024-05-01T12:00:00.000001+02:00"))),
+            pb.Condition(text_match=pb.TextMatch(key="t", text="a b")),
         ],
         should=[pb.Condition(has_id=pb.HasId(ids=[pb.DocumentId(number=7), pb.DocumentId(text=TEXT_ID)]))],
         must_not=[pb.Condition(filter=any_of("x", "y"))],
     )
     assert convert_filters.filter_of(message) == Filter(
-        must=[Exists(key="a.b"), Range(key="n", gte=1.0, lt=2.5)],
+        must=[
+            Exists(key="a.b"),
+            Range(key="n", gte=1.0, lt=2.5),
+            DateRange(key="d", gt=datetime(2024, 5, 1, 10, 0, 0, 1, tzinfo=UTC)),
+            TextMatch(key="t", text="a b"),
+        ],
         should=[HasId(ids=[7, UUID(TEXT_ID)])],
         must_not=[Filter(must=[AnyOf(key="k", values=["x", "y"])], should=[], must_not=[])],
     )
@@ -171,6 +186,15 @@ def test_conditions_are_counted_over_all_nested_filters() -> None:
         (condition(exists=pb.Exists(key="_twostage_text")), "filter.must[0].key"),
         (condition(range=pb.Range(key="k")), "filter.must[0]"),
         (condition(range=pb.Range(key="k", gt=math.nan)), "filter.must[0]"),
+        (condition(date_range=pb.DateRange(key="k")), "filter.must[0]"),
+        (condition(date_range=pb.DateRange(lt=Timestamp())), "filter.must[0].key"),
+        (condition(date_range=pb.DateRange(key="k", lt=Timestamp(nanos=1))), "filter.must[0]"),
+        (condition(date_range=pb.DateRange(key="k", lt=Timestamp(seconds=2**62))), "filter.must[0]"),
+        (condition(date_range=pb.DateRange(key="k", lt=Timestamp(nanos=-1_000))), "filter.must[0]"),
+        (condition(text_match=pb.TextMatch(key="k")), "filter.must[0].text"),
+        (condition(text_match=pb.TextMatch(key="k", text=" -!\u3000")), "filter.must[0].text"),
+        (condition(text_match=pb.TextMatch(key="k", text="x" * 1_025)), "filter.must[0].text"),
+        (condition(text_match=pb.TextMatch(text="x")), "filter.must[0].key"),
         (condition(has_id=pb.HasId()), "filter.must[0].has_id.ids"),
         (condition(has_id=pb.HasId(ids=[pb.DocumentId()])), "filter.must[0].has_id.ids[0]"),
     ],
