@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gateway.parameters import CollectionParameters
 from gateway.ports import Collection, Cursor, Document, Model, Vector, VectorStore
 from serving.deadline import Deadline
-from serving.errors import ServiceError
+from serving.errors import InferenceFailed, InvalidRequest, ServiceError
 
 PAGE = 64
 """Documents read at once."""
@@ -50,8 +50,18 @@ class Import:
         self.written += len(documents)
 
     async def finish(self, *, deadline: Deadline) -> Collection:
-        """Let the collection be found, provided that it holds exactly what was written."""
-        return await self.store.reveal(self.name, document_count=self.written, deadline=deadline)
+        """Let the collection be found, provided that it holds exactly what was written.
+
+        Raises:
+            InvalidRequest: `IMPORT_COUNT`, it holds fewer documents: an id came twice.
+        """
+        try:
+            return await self.store.reveal(self.name, document_count=self.written, deadline=deadline)
+        except InferenceFailed as error:
+            if error.reason != "COUNT_MISMATCH":
+                raise
+            message = f"fewer are stored than the {self.written} that came; an id came twice"
+            raise InvalidRequest("IMPORT_COUNT", message, field="documents") from error
 
 
 @asynccontextmanager

@@ -123,6 +123,7 @@ async def stored(documents: Any, wanted: Message) -> list[int]:
     return [one.id.number for one in found.documents]
 
 
+@pytest.mark.slow
 async def test_a_killed_gateway_has_what_it_acknowledged(tmp_path: Path) -> None:
     """After each of ten kills: acknowledged messages are there, others whole or not at all, and the count is exact.
 

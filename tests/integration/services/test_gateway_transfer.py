@@ -207,6 +207,11 @@ def _no_id(requests: list[Any]) -> None:
     requests[1].documents.documents[0].document.ClearField("id")
 
 
+def _one_id_twice(requests: list[Any]) -> None:
+    one, other = requests[1].documents.documents
+    other.document.id.CopyFrom(one.document.id)
+
+
 def _empty_batch(requests: list[Any]) -> None:
     requests.insert(1, pb.ImportCollectionRequest(documents=pb.DocumentBatch()))
 
@@ -243,6 +248,7 @@ def _bad_parameter(requests: list[Any]) -> None:
         (_short_vector, "VECTOR_SIZE", "documents.documents[1].vector"),
         (_not_finite, "VECTOR_MALFORMED", "documents.documents[0].vector"),
         (_no_id, "ID_REQUIRED", "documents.documents[0].document.id"),
+        (_one_id_twice, "IMPORT_COUNT", "documents"),
         (_empty_batch, "OUT_OF_RANGE", "documents.documents"),
         (_other_version, "FORMAT_VERSION", "start.header.format_version"),
         (_no_digest, "ENCODER_REQUIRED", "start.header.encoder.digest"),
