@@ -311,4 +311,5 @@ def _unit(vector: Vector, dimension: int) -> Any:
         raise InferenceFailed("VECTOR_NOT_FINITE", "a number that is not finite")
     if not numbers.any():
         raise InferenceFailed("VECTOR_ZERO", "a vector of zeros")
-    return numbers / np.linalg.norm(numbers)
+    length = np.linalg.norm(numbers)
+    return numbers if abs(length - 1) < 2e-7 else np.asarray(numbers / length, np.float32).astype(np.float64)

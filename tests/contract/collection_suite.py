@@ -305,13 +305,15 @@ class CollectionSuite:
             assert scanned.dtype == np.float32
             assert scanned == pytest.approx(expected[document.id], abs=1e-6)
 
-    async def test_a_vector_that_was_stored_is_stored_again_bit_for_bit(self, store):
+    @pytest.mark.parametrize(("count", "dimension"), [(2_000, 3), (200, 384)])
+    async def test_a_vector_that_was_stored_is_stored_again_bit_for_bit(self, store, count, dimension):
         """What a scan gives and another collection is filled with comes out of that one unchanged."""
-        rows = np.random.default_rng(6).standard_normal((200, 384)).astype(np.float32)
+        rows = np.random.default_rng(6).standard_normal((count, dimension)).astype(np.float32)
+        documents = [Document(id=one, text="t") for one in range(count)]
         for name in (OLD, NEW):
-            await make(store, name, dimension=384)
-            await store.upsert(name, [Document(id=one, text="t") for one in range(200)], list(rows), deadline=soon())
-            scanned = sorted(await _scanned(store, name, 64), key=lambda pair: pair[0].id)
+            await make(store, name, dimension=dimension)
+            await store.upsert(name, documents, list(rows), deadline=soon())
+            scanned = sorted(await _scanned(store, name, 500), key=lambda pair: pair[0].id)
             before, rows = rows, np.stack([vector for _, vector in scanned])
         assert rows.tobytes() == before.tobytes()
 
