@@ -126,13 +126,14 @@ def _rows(timings: Sequence[pb.Timings]) -> dict[str, np.ndarray]:
 
 
 def _timing_table(alone: Sequence[pb.Timings], together: Sequence[pb.Timings]) -> Table:
-    table = Table(
-        title=f"milliseconds per search, {len(alone)} test questions, pool 20; ×1: one caller, ×{CALLERS}: {CALLERS} at once"
+    title = (
+        f"milliseconds per search, {len(alone)} test questions, pool 20; x1: one caller, x{CALLERS}: {CALLERS} at once"
     )
+    table = Table(title=title)
     table.add_column("span")
     for callers in (1, CALLERS):
         for heading in ("mean", *(f"p{p}" for p in PERCENTILES)):
-            table.add_column(f"{heading} ×{callers}", justify="right")
+            table.add_column(f"{heading} x{callers}", justify="right")
     first, second = _rows(alone), _rows(together)
     for span in first:
         cells = [f"{v:.2f}" for s in (first[span], second[span]) for v in (s.mean(), *np.percentile(s, PERCENTILES))]
