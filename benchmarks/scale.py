@@ -2,9 +2,9 @@
 
     .venv/bin/python benchmarks/scale.py --public DIR [--passages 200000] [--work .twostage/scale]
 
-DIR holds the public sets as `docs/quality.md` names them. Their sentences, each shortened by a few words at random so
-that no two passages are equal, are encoded by the demo encoder and written to the store; the questions of the sets
-search them. Vectors are kept in the work directory, so that a second run measures only the store.
+DIR holds the public sets as `docs/quality.md` names them. The first twelve words of their sentences, a tenth of them
+left out at random so that no two passages are equal, are encoded by the demo encoder and written to the store; the
+questions of the sets search them. Vectors are kept in the work directory, so that a second run measures only the store.
 """
 
 import argparse
@@ -51,7 +51,7 @@ console = Console(width=100)
 
 
 def passages(public: Path, count: int) -> list[str]:
-    """Return distinct passages of 8 to 24 words."""
+    """Return distinct passages of about 7 to 12 words."""
     rng = np.random.default_rng(SEED)
     sentences = sorted({one for name in SETS for text in _texts(public, name) for one in _sentences(text)})
     made: dict[str, None] = {}
@@ -68,7 +68,7 @@ def _texts(public: Path, name: str) -> Iterator[str]:
 
 def _sentences(text: str) -> Iterator[str]:
     words = (one.split() for one in re.split(r"(?<=[.!?])\s+", text))
-    return (" ".join(one[:24]) for one in words if len(one) >= 8)  # noqa: PLR2004 - a sentence, not a heading
+    return (" ".join(one[:12]) for one in words if len(one) >= 8)  # noqa: PLR2004 - a sentence, not a heading
 
 
 def encode(model: serving_model.Model, texts: Sequence[str], prefix: str) -> Vectors:
@@ -81,6 +81,7 @@ def encode(model: serving_model.Model, texts: Sequence[str], prefix: str) -> Vec
         for first in range(0, len(order), ROWS):
             taken = order[first : first + ROWS]
             vectors[begin + taken] = model.raw([rows[index] for index in taken])
+        console.print(f"encoded {begin + len(rows):,} of {len(texts):,}", style="dim")
     return vectors
 
 
