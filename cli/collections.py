@@ -1,4 +1,4 @@
-"""`twostage collections`: list, describe, create and drop; export and import are in `cli.transfers`."""
+"""`twostage collections`: list, describe, create, alias and drop; export and import are in `cli.transfers`."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -8,12 +8,12 @@ from google.protobuf import json_format
 from rich.table import Table
 from rich.text import Text
 
-from cli import options, transfers
+from cli import options, parameters, transfers
 from cli.calls import gateway_at, run
 from cli.console import answers, fail, print_json, size
 from retrieval.gateway.v1 import gateway_pb2 as pb
 
-app = typer.Typer(help="List, describe, create, drop, export and import collections.", no_args_is_help=True)
+app = typer.Typer(help="List, describe, create, alias, drop, export and import collections.", no_args_is_help=True)
 app.command("export")(transfers.export)
 app.command("import")(transfers.import_)
 
@@ -53,15 +53,58 @@ def describe(name: Name, gateway: options.Gateway = options.DEFAULT_GATEWAY, as_
 
 
 @app.command()
-def create(name: Name, gateway: options.Gateway = options.DEFAULT_GATEWAY, as_json: options.AsJson = False) -> None:
-    """Create an empty collection, bound to the encoder that is serving now."""
+def create(
+    name: Name,
+    hnsw_m: parameters.HnswM = None,
+    hnsw_ef_construct: parameters.HnswEfConstruct = None,
+    on_disk: parameters.OnDisk = False,
+    quantization: parameters.Quantized = parameters.Quantization.NONE,
+    shards: parameters.Shards = None,
+    replicas: parameters.Replicas = None,
+    index: parameters.Indexes = None,
+    gateway: options.Gateway = options.DEFAULT_GATEWAY,
+    as_json: options.AsJson = False,
+) -> None:
+    """Create an empty collection, bound to the encoder that is serving now; how it is kept is fixed from then on."""
+    kept = parameters.parameters_of(
+        hnsw_m=hnsw_m,
+        hnsw_ef_construct=hnsw_ef_construct,
+        on_disk=on_disk,
+        quantization=quantization,
+        shards=shards,
+        replicas=replicas,
+        indexes=index or (),
+    )
 
     async def work() -> pb.Collection:
         async with gateway_at(gateway) as services:
-            request = pb.CreateCollectionRequest(collection=name)
+            request = pb.CreateCollectionRequest(collection=name, parameters=kept)
             return (await services.collections.CreateCollection(request, timeout=CALL_TIMEOUT_S)).collection
 
     _show(run(work(), gateway), as_json=as_json)
+
+
+@app.command()
+def alias(
+    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="Name that callers use.")],
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Collection it is to mean from now on.")] = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete the alias; the collection stays.")] = False,
+    gateway: options.Gateway = options.DEFAULT_GATEWAY,
+) -> None:
+    """Point an alias at a collection, in one step for all searches, or delete it."""
+    if delete == (name is not None):
+        raise typer.BadParameter("either NAME or --delete is wanted", param_hint="NAME")
+
+    async def work() -> None:
+        async with gateway_at(gateway) as services:
+            if name is None:
+                await services.collections.DeleteAlias(pb.DeleteAliasRequest(alias=alias), timeout=CALL_TIMEOUT_S)
+            else:
+                request = pb.AssignAliasRequest(alias=alias, collection=name)
+                await services.collections.AssignAlias(request, timeout=CALL_TIMEOUT_S)
+
+    run(work(), gateway)
+    answers().print(f"{alias} deleted" if name is None else f"{alias} is {name}")
 
 
 @app.command()
@@ -82,6 +125,10 @@ def drop(
     answers().print(f"{name} dropped")
 
 
+def _status(collection: pb.Collection) -> str:
+    return pb.CollectionStatus.Name(collection.status).removeprefix("COLLECTION_STATUS_").lower()
+
+
 def _document(collection: pb.Collection) -> dict[str, Any]:
     return {
         "name": collection.name,
@@ -89,6 +136,10 @@ def _document(collection: pb.Collection) -> dict[str, Any]:
         "dimension": collection.dimension,
         "encoder": json_format.MessageToDict(collection.encoder, preserving_proto_field_name=True),
         "disk_bytes": collection.disk_bytes,
+        "passage_prefix": collection.passage_prefix,
+        "schema_version": collection.schema_version,
+        "status": _status(collection),
+        "parameters": json_format.MessageToDict(collection.parameters, preserving_proto_field_name=True),
         "aliases": list(collection.aliases),
     }
 
@@ -125,6 +176,9 @@ def _show(collection: pb.Collection, *, as_json: bool) -> None:
         ("encoder", f"{encoder.id} {encoder.precision}"),
         ("revision", encoder.revision),
         ("digest", encoder.digest),
+        ("passage prefix", repr(collection.passage_prefix)),
+        ("status", _status(collection)),
+        *parameters.in_words(collection.parameters),
         ("aliases", ", ".join(collection.aliases) or "none"),
     )
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))

@@ -137,6 +137,36 @@ def test_collections_are_made_listed_described_and_dropped(running: UpProcess) -
     assert gone.stderr.startswith("error: NOT_FOUND COLLECTION_NOT_FOUND: ")
 
 
+def test_a_collection_is_made_as_asked_and_found_by_its_alias(running: UpProcess) -> None:
+    """Parameters given at creation are those described; an alias describes its collection until it is deleted."""
+    at = ("--gateway", running.gateway)
+    asked = ("--hnsw-m", "24", "--quantization", "int8", "--index", "lang:keyword", "--index", "at.day:datetime")
+    assert twostage("collections", "create", "tuned", *asked, *at).returncode == 0
+    assert twostage("collections", "alias", "front", "tuned", *at).returncode == 0
+    described = json.loads(twostage("collections", "describe", "front", *at, "--json").stdout)
+    assert (described["name"], described["aliases"], described["status"]) == ("tuned", ["front"], "green")
+    kept = described["parameters"]
+    assert (kept["hnsw_m"], kept["hnsw_ef_construct"], kept["quantization"]) == (24, 128, "QUANTIZATION_INT8")
+    assert [(one["key"], one["type"]) for one in kept["payload_indexes"]] == [
+        ("lang", "PAYLOAD_INDEX_TYPE_KEYWORD"),
+        ("at.day", "PAYLOAD_INDEX_TYPE_DATETIME"),
+    ]
+    assert "int8" in twostage("collections", "describe", "front", *at).stdout
+    assert twostage("collections", "alias", "front", "--delete", *at).returncode == 0
+    assert twostage("collections", "describe", "front", *at).returncode == 1
+    assert twostage("collections", "drop", "tuned", "--yes", *at).returncode == 0
+
+
+def test_what_no_collection_can_be_is_refused(running: UpProcess) -> None:
+    """An index without a known type, two shards in the embedded store, and an alias without a target are refused."""
+    at = ("--gateway", running.gateway)
+    assert twostage("collections", "create", "odd", "--index", "lang", *at).returncode == 2
+    shards = twostage("collections", "create", "odd", "--shards", "2", *at)
+    assert shards.returncode != 0
+    assert "PARAMETER_UNSUPPORTED" in shards.stderr
+    assert twostage("collections", "alias", "front", *at).returncode == 2
+
+
 def test_doctor_tells_who_holds_the_ports(running: UpProcess) -> None:
     """A running system is recognised by what it says of itself, and a second one would not start."""
     result = twostage("doctor", *running.options, "--json")
