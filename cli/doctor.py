@@ -16,7 +16,7 @@ from cli.home import Home
 MARKS = {"good": ("ok", "green"), "note": ("note", "yellow"), "bad": ("BAD", "bold red")}
 
 
-def doctor(  # noqa: PLR0917 - options, all given by name
+def doctor(
     profile: options.ProfileName = "demo",
     home: options.HomeDirectory = options.DEFAULT_HOME,
     host: options.Host = "127.0.0.1",

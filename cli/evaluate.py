@@ -73,7 +73,7 @@ class Chosen:
 
 def _register(phase: str, text: str) -> None:
     @app.command(phase, help=text)
-    def command(  # noqa: PLR0917 - options, all given by name
+    def command(
         dataset: DatasetName = "",
         public_data: PublicData = None,
         outputs: Outputs = DEFAULT_OUTPUTS,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from evaluation.plan import Plan
 
 
-def compare(  # noqa: PLR0917 - options, all given by name
+def compare(
     run_a: Annotated[str, typer.Argument(metavar="RUN_A", help="An outputs directory, or HOST:PORT of a gateway.")],
     run_b: Annotated[str, typer.Argument(metavar="RUN_B", help="The same kind.")],
     side: Annotated[Side, typer.Option(help="Compare the orders before or after reranking.")] = "after",

@@ -16,7 +16,7 @@ from cli.lines import Fields
 __all__ = ["Indexed", "index", "index_lines"]
 
 
-def index(  # noqa: PLR0917 - options, all given by name
+def index(
     file: options.File,
     collection: options.Collection,
     gateway: options.Gateway = options.DEFAULT_GATEWAY,

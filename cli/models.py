@@ -64,7 +64,7 @@ def _prepare_full(home: Home, endpoint: str | None) -> list[Path]:
 
 
 @app.command()
-def export(  # noqa: PLR0917 - options, all given by name
+def export(
     source: Annotated[Path, typer.Option("--from", metavar="DIR", help="Hugging Face directory.")],
     kind: Annotated[Kind, typer.Option(help="What the model is.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="The bundle; one that exists is replaced.")],

@@ -76,7 +76,7 @@ class Switch:
         return old
 
 
-def reindex(  # noqa: PLR0917 - options, all given by name
+def reindex(
     file: options.File,
     collection: Alias,
     gateway: options.Gateway = options.DEFAULT_GATEWAY,

@@ -23,7 +23,7 @@ MODES: dict[RerankMode, pb.Rerank.ValueType] = {
 }
 
 
-def search(  # noqa: PLR0917 - options, all given by name
+def search(
     query: Annotated[str, typer.Argument(metavar="QUERY", help="The question.")],
     collection: options.Collection,
     gateway: options.Gateway = options.DEFAULT_GATEWAY,

@@ -20,7 +20,7 @@ NAME_WIDTH = max(map(len, STYLES))
 LogFormat = Literal["text", "json"]
 
 
-def up(  # noqa: PLR0917 - options, all given by name
+def up(
     profile: options.ProfileName = "demo",
     home: options.HomeDirectory = options.DEFAULT_HOME,
     host: options.Host = "127.0.0.1",

@@ -153,7 +153,7 @@ async def test_bytes_that_are_no_text_are_refused(encoder: EncoderRig) -> None:
 
 
 async def test_health_answers_while_the_model_is_busy(encoder: EncoderRig) -> None:
-    """With the device blocked and 64 texts of the largest size to tokenize, health is answered (field failures 6, 16, 42)."""
+    """With the device blocked and 64 of the largest texts to tokenize, health answers (field failures 6, 16, 42)."""
     valve = Valve(encoder.server)
     small = asyncio.create_task(encoder.vectors("panda"))
     await valve.wait_entered()
