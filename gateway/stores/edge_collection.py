@@ -7,7 +7,9 @@ A collection is a directory::
 
 Searches are exact. The engine builds its approximate index only when told to, and measured on 20,000 random vectors
 of 384 dimensions that index found 39 % of the true first 20 at its defaults (1.0 ms) and 87 % at ef = 512 (2.8 ms),
-where the exact scan takes 1.5 ms. The scan grows in proportion: about 8 ms at 100,000.
+where the exact scan takes 1.5 ms. Vectors of real text are kinder: of 200,000 passages the index finds 98.9 % at
+ef = 128 in 0.46 ms, where the scan takes 20 ms (docs/scaling.md). Up to there exactness is worth the milliseconds;
+beyond, a Qdrant server is the store.
 """
 
 import time
