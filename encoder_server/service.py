@@ -15,6 +15,7 @@ from serving.batcher import Answer
 from serving.deadline import Deadline
 from serving.engine import EngineSlot
 from serving.errors import InvalidRequest
+from serving.limits import require_size
 from serving.metrics import ServerMetrics
 from serving.server import deadline_of
 from serving.session import FloatArray
@@ -159,10 +160,7 @@ def _check_texts(texts: Sequence[str], settings: EncoderSettings) -> None:
         message = f"{len(texts)} texts, the limit is {settings.max_texts}"
         raise InvalidRequest("TOO_MANY_TEXTS", message, field="texts")
     for index, text in enumerate(texts):
-        size = len(text.encode("utf-8", "replace"))
-        if size > settings.max_text_bytes:
-            message = f"{size} bytes, the limit is {settings.max_text_bytes}"
-            raise InvalidRequest("TEXT_TOO_LARGE", message, field=f"texts[{index}]")
+        require_size(text, settings.max_text_bytes, field=f"texts[{index}]")
 
 
 def _embeddings(answer: Answer[FloatArray], rows: list[Tokens], *, packed: bool) -> list[pb.Embedding]:

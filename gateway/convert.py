@@ -19,6 +19,7 @@ from gateway.ports import Document, DocumentId, Part
 from gateway.timings import SearchTime, StageTime
 from retrieval.gateway.v1 import gateway_pb2 as pb
 from serving.errors import InvalidRequest
+from serving.limits import require_size
 from serving.timing import to_duration
 
 DEFAULT_POOL_SIZE = 20
@@ -93,9 +94,7 @@ def overlong_of(message: pb.UpsertDocumentsRequest) -> Overlong:
 
 def check_text(text: str, field: str) -> None:
     """Check what can be checked of a text without its tokens; whether it is blank is the encoder's to say."""
-    size = len(text.encode("utf-8", "replace"))
-    if size > MAX_TEXT_BYTES:
-        raise InvalidRequest("TEXT_TOO_LARGE", f"{size} bytes, the limit is {MAX_TEXT_BYTES}", field=field)
+    require_size(text, MAX_TEXT_BYTES, field=field)
     if not text.strip():
         raise InvalidRequest("TEXT_BLANK", "no visible character", field=field)
 

@@ -11,6 +11,7 @@ from retrieval.reranker.v1 import reranker_pb2_grpc as pb_grpc
 from serving.deadline import Deadline
 from serving.engine import EngineSlot
 from serving.errors import InvalidRequest
+from serving.limits import require_size
 from serving.metrics import ServerMetrics
 from serving.server import deadline_of
 from serving.timing import CallTime, Stopwatch
@@ -101,16 +102,10 @@ def _validate(request: pb.RerankRequest, settings: RerankerSettings) -> None:
         message = f"{len(request.candidates)} candidates, the limit is {settings.max_candidates}"
         raise InvalidRequest("TOO_MANY_CANDIDATES", message, field="candidates")
     if request.candidates:
-        _check_size(request.query, settings.max_text_bytes, "query")
+        require_size(request.query, settings.max_text_bytes, field="query")
     for index, candidate in enumerate(request.candidates):
-        _check_size(candidate.text, settings.max_text_bytes, f"candidates[{index}].text")
-        _check_size(candidate.id, MAX_ID_BYTES, f"candidates[{index}].id")
-
-
-def _check_size(text: str, limit: int, field: str) -> None:
-    size = len(text.encode("utf-8", "replace"))
-    if size > limit:
-        raise InvalidRequest("TEXT_TOO_LARGE", f"{size} bytes, the limit is {limit}", field=field)
+        require_size(candidate.text, settings.max_text_bytes, field=f"candidates[{index}].text")
+        require_size(candidate.id, MAX_ID_BYTES, field=f"candidates[{index}].id")
 
 
 def _response(request: pb.RerankRequest, pairs: Pairs, logits: list[float]) -> pb.RerankResponse:
