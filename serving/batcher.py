@@ -1,38 +1,27 @@
-"""The asyncio driver of the batching policy: requests in, one inference thread, answers out in order.
+"""The batcher as requests see it: admission, waiting and answers, on the event loop.
 
-It owns the only thread that computes. Nobody's cancellation, expiry or bad row touches another request, and if the
-driver itself ever dies, every waiting request is failed and `on_death` is called, so that the process can end.
+Batches are chosen by `serving.batching` and computed by the threads of `serving.device`. Nobody's cancellation, expiry
+or bad row touches another request. If a device thread ever dies, every waiting request is failed and `on_death` is
+called, so that the process can end.
 """
 
 import asyncio
-import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Generic, Protocol, Self, TypeVar
+from dataclasses import dataclass
+from typing import Generic, Self
 
-from serving.batching import Batch, BatchLimits, BatchPolicy, Waiting
+from serving.batching import BatchLimits, BatchPolicy, Priority, Waiting
+from serving.cost import CostModel
 from serving.deadline import Deadline
-from serving.errors import DeadlineSpent, InferenceFailed, NotReady, Overloaded, ServiceError
+from serving.device import Computed, Computing, DeviceThreads
+from serving.errors import DeadlineSpent, NotReady, Overloaded, ServiceError
+from serving.requests import Answer, OutT, Place, Request, RowT
 
-log = logging.getLogger(__name__)
-
-# Before the first batch there is no measured speed; RetryInfo then says this.
+# Before the first batches there is no measured cost; RetryInfo then says this.
 FIRST_RETRY_S = 0.5
-
-OutT = TypeVar("OutT")
-
-
-class Row(Protocol):
-    """Anything with a length in tokens."""
-
-    def __len__(self) -> int:
-        """Tokens."""
-        ...
-
-
-RowT = TypeVar("RowT", bound=Row)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,82 +34,50 @@ class BatchReport:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer(Generic[OutT]):
-    """What became of one request's rows."""
-
-    outputs: list[OutT]
-    """One per row, in order."""
-    queue: int
-    """Nanoseconds in which the request waited and none of its rows was computed."""
-    compute: int
-    """Nanoseconds in which at least one of its rows was computed."""
-
-
-@dataclass(slots=True, eq=False)
-class _Request(Generic[OutT]):
-    """One request's rows on their way."""
-
-    future: asyncio.Future[None]
-    outputs: list[OutT | None]
-    missing: int
-    spans: set[tuple[int, int]] = field(default_factory=set)
-    """Begin and end in ns of every batch that held one of the rows."""
-
-    def fail(self, error: ServiceError) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
-
-    def put(self, index: int, output: OutT, span: tuple[int, int]) -> None:
-        self.outputs[index] = output
-        self.missing -= 1
-        self.spans.add(span)
-        if self.missing == 0 and not self.future.done():
-            self.future.set_result(None)
-
-
-@dataclass(frozen=True, slots=True)
-class _Place(Generic[RowT, OutT]):
-    """Where a waiting row belongs."""
-
-    request: _Request[OutT]
-    index: int
-    row: RowT
-
-
 class Batcher(Generic[RowT, OutT]):
     """Computes rows of many requests together.
 
     Args:
-        compute: Called on the inference thread with rows; returns one output or InferenceFailed per row, in order.
+        computing: What computes, one per instance.
         limits: What a batch and the queue may hold.
+        costs: What batches cost, where something is known already.
+        prefetch: Whether a full batch is prepared while another one runs.
         on_batch: Told of every computed batch.
-        on_death: Called once if the driver dies.
+        on_death: Called once if computing has come to an end that nobody asked for.
     """
 
     def __init__(
         self,
-        compute: Callable[[Sequence[RowT]], Sequence[OutT | InferenceFailed]],
+        computing: Sequence[Computing[RowT, OutT]],
         limits: BatchLimits,
         *,
+        costs: CostModel | None = None,
+        prefetch: bool = False,
         on_batch: Callable[[BatchReport], None] = lambda _: None,
         on_death: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
-        self._compute = compute
-        self._policy: BatchPolicy[_Place[RowT, OutT]] = BatchPolicy(limits)
+        self._policy: BatchPolicy[Place[RowT, OutT]] = BatchPolicy(limits, costs, instances=len(computing))
+        self._device: DeviceThreads[RowT, OutT] = DeviceThreads(
+            computing,
+            self._policy,
+            prefetch=prefetch,
+            on_expired=lambda rows: self._post(self._expire, rows),
+            on_computed=lambda computed: self._post(self._deliver, computed),
+        )
         self._on_batch = on_batch
         self._on_death = on_death
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="inference")
-        self._work = asyncio.Event()
-        self._room = asyncio.Event()
-        self._running: list[Waiting[_Place[RowT, OutT]]] = []
+        self._open: set[Request[RowT, OutT]] = set()
+        self._lines: dict[Priority, deque[Request[RowT, OutT]]] = {priority: deque() for priority in Priority}
         self._closing: ServiceError | None = None
-        self._seconds_per_token = 0.0
-        self._task: asyncio.Task[None] | None = None
+        self._ended: list[asyncio.Future[None]] = []
 
     async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._drive(), name="batcher")
-        self._task.add_done_callback(self._ended)
+        self._loop = asyncio.get_running_loop()
+        loops = self._device.loops
+        self._threads = ThreadPoolExecutor(len(loops), thread_name_prefix="inference")
+        self._ended = [self._loop.run_in_executor(self._threads, loop) for loop in loops]
+        for ended in self._ended:
+            ended.add_done_callback(self._thread_ended)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -136,164 +93,175 @@ class Batcher(Generic[RowT, OutT]):
         """Tokens in the queue."""
         return self._policy.waiting_tokens
 
-    async def submit(self, rows: Sequence[RowT], deadline: Deadline, *, wait: bool = False) -> Answer[OutT]:
+    @property
+    def oldest_age(self) -> float:
+        """Seconds for which the oldest row in the queue has waited; 0 where none waits."""
+        with self._device.changed:
+            oldest = self._policy.oldest_arrival()
+        return 0.0 if oldest is None else time.monotonic() - oldest
+
+    async def submit(
+        self,
+        rows: Sequence[RowT],
+        deadline: Deadline,
+        *,
+        priority: Priority = Priority.INTERACTIVE,
+        wait: bool = False,
+    ) -> Answer[OutT]:
         """Compute rows, all or none.
 
         Args:
             rows: At least one.
             deadline: When the answer is no longer wanted.
-            wait: Wait for room in a full queue instead of being refused.
+            priority: Who waits for it.
+            wait: Wait for room in a full queue, in line, instead of being refused.
 
         Raises:
-            Overloaded: The queue is full.
+            Overloaded: The queue is full (`QUEUE_FULL`), or too long for this deadline (`DEADLINE_UNREACHABLE`).
+            DeviceOutOfMemory: A row does not fit the device's memory, even alone.
             DeadlineSpent: The deadline passed first; rows not yet begun are never computed.
             InferenceFailed: One of the rows could not be computed.
             NotReady: The batcher is closing.
         """
-        tokens = sum(map(len, rows))
         begun = time.monotonic_ns()
+        request: Request[RowT, OutT] = Request.of(
+            rows, arrived=time.monotonic(), deadline=deadline.at, priority=priority
+        )
         try:
             async with asyncio.timeout_at(_loop_time(deadline)):
-                await self._admit(tokens, wait=wait)
-                request = await self._run(rows, deadline)
+                if wait:
+                    self._stand_in_line(request, priority)
+                else:
+                    self._admit(request, priority, deadline)
+                await request.future
         except TimeoutError:
-            raise DeadlineSpent("DEADLINE_SPENT", "no time left while waiting for the device", stage="queue") from None
-        ended = max(end for _, end in request.spans)
-        compute = _union(request.spans)
-        outputs = [output for output in request.outputs if output is not None]
-        return Answer(outputs=outputs, queue=ended - begun - compute, compute=compute)
+            raise _deadline_spent() from None
+        finally:
+            self._leave(request)
+        return request.answer(begun)
 
     async def drain(self) -> None:
-        """Refuse new rows, compute the waiting ones, end the thread."""
+        """Refuse new rows, compute the waiting ones, end the threads."""
         self._closing = self._closing or NotReady("DRAINING", "this server is shutting down")
-        self._work.set()
-        self._room.set()
-        if self._task is not None:
-            await asyncio.wait([self._task])
-        self._thread.shutdown()
+        self._empty_lines(self._closing)
+        self._device.close()
+        if self._ended:
+            await asyncio.wait(self._ended)
+            self._threads.shutdown()
 
-    async def _admit(self, tokens: int, *, wait: bool) -> None:
-        while self._closing is None and not self._policy.has_room(tokens):
-            if not wait:
-                waiting = self._policy.waiting_tokens
-                retry = waiting * self._seconds_per_token or FIRST_RETRY_S
-                limit = self._policy.limits.max_waiting_tokens
-                message = f"{waiting} tokens wait, {tokens} more would exceed the limit of {limit}"
-                raise Overloaded("QUEUE_FULL", message, retry_after_s=retry)
-            self._room.clear()
-            await self._room.wait()
+    def _admit(self, request: Request[RowT, OutT], priority: Priority, deadline: Deadline) -> None:
+        """Let a request wait for the device, or refuse it at once."""
         if self._closing is not None:
             raise self._closing
+        tokens = request.tokens
+        with self._device.changed:
+            if self._lines[priority] or not self._policy.has_room(tokens, priority):
+                raise self._queue_full(tokens, priority)
+            seconds = self._policy.seconds_until_done(tokens, len(request.waiting), priority)
+            # An idle device takes everyone: a prediction that is wrong must not keep itself alive.
+            if len(self._policy) and seconds > deadline.remaining():
+                message = f"the queue would take {seconds:.2f} s, {deadline.remaining():.2f} s are left"
+                raise Overloaded("DEADLINE_UNREACHABLE", message, retry_after_s=seconds)
+            self._enter(request)
 
-    async def _run(self, rows: Sequence[RowT], deadline: Deadline) -> _Request[OutT]:
-        request: _Request[OutT] = _Request(asyncio.get_running_loop().create_future(), [None] * len(rows), len(rows))
-        now = time.monotonic()
-        waiting = [
-            Waiting(_Place(request, index, row), len(row), arrived=now, deadline=deadline.at)
-            for index, row in enumerate(rows)
-        ]
-        self._policy.add(waiting)
-        self._work.set()
+    def _enter(self, request: Request[RowT, OutT]) -> None:
+        """Hand a request's rows to the device; the lock is held."""
+        self._open.add(request)
+        self._policy.add(request.waiting)
+        self._device.changed.notify_all()
+
+    def _queue_full(self, tokens: int, priority: Priority) -> Overloaded:
+        waiting, limit = self._policy.waiting_tokens, self._policy.limits.max_waiting_tokens
+        message = f"{waiting} tokens wait, {tokens} more would exceed the limit of {limit}"
+        retry = self._policy.seconds_until_done(0, 0, priority) or FIRST_RETRY_S
+        return Overloaded("QUEUE_FULL", message, retry_after_s=retry)
+
+    def _stand_in_line(self, request: Request[RowT, OutT], priority: Priority) -> None:
+        if self._closing is not None:
+            raise self._closing
+        self._lines[priority].append(request)
+        self._let_in()
+
+    def _let_in(self) -> None:
+        """Let in who stands first in line as long as there is room; nobody overtakes in a line."""
+        with self._device.changed:
+            for priority, line in self._lines.items():
+                while line and (line[0].future.done() or self._policy.has_room(line[0].tokens, priority)):
+                    request = line.popleft()
+                    if not request.future.done():
+                        self._enter(request)
+
+    def _leave(self, request: Request[RowT, OutT]) -> None:
+        """Forget a request that has ended, whatever has become of it."""
+        if not request.future.cancel() and not request.future.cancelled():
+            request.future.exception()  # an error that came too late for its caller is no fault of the event loop
+        if request in self._open:
+            self._open.remove(request)
+            with self._device.changed:
+                self._policy.abandon(request.waiting)
+        if any(self._lines.values()):
+            self._let_in()
+
+    def _expire(self, rows: list[Waiting[Place[RowT, OutT]]]) -> None:
+        for waiting in rows:
+            waiting.row.request.fail(_deadline_spent())
+
+    def _deliver(self, computed: Computed[RowT, OutT]) -> None:
+        """Report a batch and give its outputs to their requests."""
+        begun, ended = computed.span
         try:
-            await request.future
-        finally:
-            for row in waiting:
-                row.abandoned = True
-        return request
-
-    async def _drive(self) -> None:
-        while True:
-            batch = self._policy.next_batch(time.monotonic())
-            self._room.set()
-            for expired in batch.expired:
-                expired.row.request.fail(
-                    DeadlineSpent("DEADLINE_SPENT", "no time left while waiting for the device", stage="queue")
+            self._on_batch(
+                BatchReport(
+                    row_count=len(computed.rows),
+                    token_count=sum(waiting.length for waiting in computed.rows),
+                    padded_token_count=computed.padded_tokens,
+                    seconds=(ended - begun) / 1e9,
                 )
-            if batch.rows:
-                self._running = batch.rows
-                await self._compute_batch(batch)
-                self._running = []
-                await asyncio.sleep(0)  # a request that has just failed marks its other rows before the next batch
-            elif self._closing is not None:
-                return
-            else:
-                self._work.clear()
-                await self._work.wait()
-
-    async def _compute_batch(self, batch: Batch[_Place[RowT, OutT]]) -> None:
-        outputs, span = await self._on_thread([place.row.row for place in batch.rows])
-        if isinstance(outputs, Exception) and len(batch.rows) > 1:
-            log.warning("a batch of %d rows failed, computing them one by one", len(batch.rows))
-            for row in batch.rows:
-                if not row.abandoned:
-                    await self._compute_batch(Batch([row]))
-            return
-        if isinstance(outputs, Exception):
-            log.error("a row of %d tokens cannot be computed", batch.rows[0].length, exc_info=outputs)
-            outputs = [InferenceFailed("INFERENCE_FAILED", "the engine failed")]
-        self._deliver(batch, outputs, span)
-
-    def _deliver(
-        self,
-        batch: Batch[_Place[RowT, OutT]],
-        outputs: Sequence[OutT | InferenceFailed],
-        span: tuple[int, int],
-    ) -> None:
-        seconds = (span[1] - span[0]) / 1e9
-        self._seconds_per_token = seconds / batch.padded_tokens
-        self._on_batch(
-            BatchReport(
-                row_count=len(batch.rows),
-                token_count=sum(row.length for row in batch.rows),
-                padded_token_count=batch.padded_tokens,
-                seconds=seconds,
             )
-        )
-        for waiting, output in zip(batch.rows, outputs, strict=True):
+        except Exception as error:  # noqa: BLE001 - a fault of ours, not of a row
+            self._die(error)
+        for waiting, output in zip(computed.rows, computed.outputs, strict=True):
             place = waiting.row
-            if isinstance(output, InferenceFailed):
+            if isinstance(output, ServiceError):
                 place.request.fail(output)
             else:
-                place.request.put(place.index, output, span)
+                place.request.put(place.index, output, computed.span)
+        if any(self._lines.values()):
+            self._let_in()
 
-    async def _on_thread(
-        self, rows: list[RowT]
-    ) -> tuple[Sequence[OutT | InferenceFailed] | Exception, tuple[int, int]]:
-        """Compute rows and say when; an exception of the engine is returned, not raised."""
+    def _post(self, call: Callable[..., None], argument: object) -> None:
+        """Call on the event loop, from a device thread."""
+        self._loop.call_soon_threadsafe(call, argument)
 
-        def timed() -> tuple[Sequence[OutT | InferenceFailed] | Exception, tuple[int, int]]:
-            begun = time.monotonic_ns()
-            try:
-                outputs: Sequence[OutT | InferenceFailed] | Exception = self._compute(rows)
-            except Exception as error:  # noqa: BLE001 - whatever the engine throws concerns this batch only
-                outputs = error
-            if not isinstance(outputs, Exception) and len(outputs) != len(rows):
-                outputs = RuntimeError(f"{len(rows)} rows in, {len(outputs)} outputs back")
-            return outputs, (begun, time.monotonic_ns())
+    def _thread_ended(self, ended: asyncio.Future[None]) -> None:
+        error = asyncio.CancelledError() if ended.cancelled() else ended.exception()
+        if error is not None:
+            self._die(error)
 
-        return await asyncio.get_running_loop().run_in_executor(self._thread, timed)
+    def _die(self, error: BaseException) -> None:
+        """Leave nobody waiting, however computing ended."""
+        dead = NotReady("DRIVER_DEAD", "this server stopped computing and is going down")
+        first = self._closing is None or self._closing.reason != dead.reason
+        self._closing = dead
+        self._empty_lines(dead)
+        for request in self._open:
+            request.fail(dead)
+        with self._device.changed:
+            self._policy.take_all()
+        self._device.close()
+        if first:
+            self._on_death(error)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """Leave nobody waiting, however the driver ended."""
-        error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        if error is None:
-            return
-        self._closing = NotReady("DRIVER_DEAD", "this server stopped computing and is going down")
-        self._room.set()
-        for waiting in [*self._running, *self._policy.take_all()]:
-            waiting.row.request.fail(self._closing)
-        self._on_death(error)
+    def _empty_lines(self, error: ServiceError) -> None:
+        for line in self._lines.values():
+            while line:
+                line.popleft().fail(error)
+
+
+def _deadline_spent() -> DeadlineSpent:
+    return DeadlineSpent("DEADLINE_SPENT", "no time left while waiting for the device", stage="queue")
 
 
 def _loop_time(deadline: Deadline) -> float:
     """Return the deadline on the loop's clock."""
     return asyncio.get_running_loop().time() + deadline.remaining()
-
-
-def _union(spans: Iterable[tuple[int, int]]) -> int:
-    """Return the length of the union of spans."""
-    total, reached = 0, 0
-    for begin, end in sorted(spans):
-        total += max(0, end - max(begin, reached))
-        reached = max(reached, end)
-    return total

@@ -9,14 +9,17 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from serving.batcher import Answer, Batcher, BatchReport
+from serving.batcher import Batcher, BatchReport
+from serving.batching import Priority
 from serving.bundle import Bundle, Kind
+from serving.calibration import calibrate
 from serving.deadline import Deadline
 from serving.errors import NotReady
 from serving.metrics import BatchMetrics, ServerMetrics
 from serving.model import Model
 from serving.process import Fatal
-from serving.selftest import self_test
+from serving.requests import Answer
+from serving.selftest import load_tested, warm_up
 from serving.session import FloatArray
 from serving.settings import ModelServerSettings
 from serving.tokens import FrozenTokenizer, Tokens
@@ -51,9 +54,16 @@ class Engine:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.tokenizer_threads, call, self.model.tokenizer)
 
-    async def compute(self, rows: Sequence[Tokens], deadline: Deadline, *, wait: bool = False) -> Answer[FloatArray]:
+    async def compute(
+        self,
+        rows: Sequence[Tokens],
+        deadline: Deadline,
+        *,
+        priority: Priority = Priority.INTERACTIVE,
+        wait: bool = False,
+    ) -> Answer[FloatArray]:
         """Compute rows, all or none, batched with those of other requests; see Batcher.submit for the errors."""
-        return await self.batcher.submit(rows, deadline, wait=wait)
+        return await self.batcher.submit(rows, deadline, priority=priority, wait=wait)
 
 
 class EngineSlot:
@@ -88,44 +98,52 @@ async def open_engine(
         Misconfigured: The bundle, the device or the golden outputs are not as they have to be.
     """
     model = await asyncio.to_thread(_load, settings, kind)
+    device = model.session.device
+    limits = settings.batch_limits(device)
+    costs = await asyncio.to_thread(calibrate, model, limits)
+    log.info("a batch costs %s", costs.cost)
+    observers: list[BatchMetrics] = []
+
+    def on_batch(report: BatchReport) -> None:
+        for observer in observers:
+            observer.observe(
+                row_count=report.row_count,
+                token_count=report.token_count,
+                padded_token_count=report.padded_token_count,
+                seconds=report.seconds,
+            )
+
+    batcher: Batcher[Tokens, FloatArray] = Batcher(
+        [model],
+        limits,
+        costs=costs,
+        prefetch=device == "cuda" if settings.prefetch is None else settings.prefetch,
+        on_batch=on_batch,
+        on_death=on_death,
+    )
+    observers.append(BatchMetrics(metrics, lambda: batcher.waiting_rows, lambda: batcher.waiting_tokens))
     with ThreadPoolExecutor(settings.tokenizer_threads, thread_name_prefix="tokenizer") as threads:
-        observers: list[BatchMetrics] = []
-
-        def on_batch(report: BatchReport) -> None:
-            for observer in observers:
-                observer.observe(
-                    row_count=report.row_count,
-                    token_count=report.token_count,
-                    padded_token_count=report.padded_token_count,
-                    seconds=report.seconds,
-                )
-
-        batcher: Batcher[Tokens, FloatArray] = Batcher(
-            model.compute, settings.batch_limits(model.session.device), on_batch=on_batch, on_death=on_death
-        )
-        observers.append(BatchMetrics(metrics, lambda: batcher.waiting_rows, lambda: batcher.waiting_tokens))
         async with batcher:
             yield Engine(model=model, batcher=batcher, tokenizer_threads=threads)
 
 
 def _load(settings: ModelServerSettings, kind: Kind) -> Model:
     begun = time.monotonic()
-    model = Model(Bundle(settings.bundle), kind, settings.session_options, settings.max_tokens)
-    loaded = time.monotonic()
-    report = self_test(model)
-    manifest = model.bundle.manifest
+    model, report = load_tested(Bundle(settings.bundle), kind, settings.session_options, settings.max_tokens)
+    limits = settings.batch_limits(model.session.device)
+    warm_up(model, max_rows=limits.max_batch_rows, max_batch_tokens=limits.max_batch_tokens)
     log.info(
-        "%s %s on %s (asked for %s), %d threads, at most %d tokens; loaded in %.1f s, self-test of %d rows in %.1f s, "
-        "largest difference %.2g",
-        manifest.model_id,
-        manifest.precision,
+        "%s %s (asked for %s) on %s (asked for %s), %d threads, at most %d tokens; loaded and tested in %.1f s, "
+        "largest difference of %d rows %.2g",
+        model.bundle.manifest.model_id,
+        model.precision,
+        settings.precision,
         model.session.device,
         settings.device,
         model.session.threads,
         model.max_tokens,
-        loaded - begun,
+        time.monotonic() - begun,
         report.row_count,
-        time.monotonic() - loaded,
         report.max_difference,
     )
     return model

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ from reranker_server.settings import RerankerSettings
 from retrieval.encoder.v1 import encoder_pb2, encoder_pb2_grpc
 from retrieval.reranker.v1 import reranker_pb2, reranker_pb2_grpc
 from serving.app import ModelServer
+from serving.model import Feed
 
 QUERY, PASSAGE = encoder_pb2.INPUT_TYPE_QUERY, encoder_pb2.INPUT_TYPE_PASSAGE
 PATIENCE_S = 20
@@ -29,15 +30,15 @@ class Valve:
     def __init__(self, server: ModelServer) -> None:
         self.entered, self.opened = threading.Event(), threading.Event()
         self.batches: list[int] = []
-        batcher = server.engine.batcher
-        self._compute, batcher._compute = batcher._compute, self
+        model = server.engine.model
+        self._run, model.run = model.run, self  # type: ignore[method-assign]
 
-    def __call__(self, rows: Sequence[Any]) -> Any:
-        self.batches.append(len(rows))
+    def __call__(self, feed: Feed) -> Any:
+        self.batches.append(feed.row_count)
         self.entered.set()
         if not self.opened.wait(60):
             raise TimeoutError
-        return self._compute(rows)
+        return self._run(feed)
 
     async def wait_entered(self) -> None:
         """Wait until a batch is held back."""
@@ -50,10 +51,10 @@ class ModelRig:
     def __init__(self, server: ModelServer, channel: grpc.aio.Channel) -> None:
         self.server, self.channel = server, channel
 
-    async def waiting(self, rows: int) -> None:
-        """Wait until so many rows are in the queue."""
+    async def waiting(self, *rows: int) -> None:
+        """Wait until one of these is the number of rows in the queue."""
         async with asyncio.timeout(PATIENCE_S):
-            while self.server.engine.batcher.waiting_rows < rows:
+            while self.server.engine.batcher.waiting_rows not in rows:
                 await health(self.channel)
 
 

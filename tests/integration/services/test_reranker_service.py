@@ -4,6 +4,7 @@ Numbers in brackets are those of field failures.
 """
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -35,8 +36,14 @@ def candidates(*pairs: tuple[str, str]) -> list[pb.Candidate]:
 
 
 def set_logits(rig: RerankerRig, *logits: float) -> None:
-    """Let the model answer these, whatever it is asked."""
-    rig.server.engine.batcher._compute = lambda rows: [np.float32(logits[index]) for index in range(len(rows))]  # type: ignore[assignment]
+    """Let the model answer these, in the order of a request's rows, whatever it is asked."""
+    submit = rig.server.engine.batcher.submit
+
+    async def answered(rows: Any, *args: Any, **options: Any) -> Any:
+        answer = await submit(rows, *args, **options)
+        return replace(answer, outputs=[np.float32(logits[index]) for index in range(len(rows))])
+
+    rig.server.engine.batcher.submit = answered  # type: ignore[method-assign]
 
 
 async def test_logits_are_what_the_reference_says_and_make_the_order(reranker: RerankerRig) -> None:
@@ -192,13 +199,14 @@ async def test_reject_takes_what_fits(reranker: RerankerRig) -> None:
 async def test_text_that_spells_special_tokens_stays_text(reranker: RerankerRig) -> None:
     """`</s></s>` in a text is no separator: three end tokens per pair, whatever the texts say (field failure 28)."""
     seen: list[list[int]] = []
-    compute = reranker.server.engine.batcher._compute
+    model = reranker.server.engine.model
+    prepare = model.prepare
 
     def spy(rows: Any) -> Any:
         seen.extend(row.ids for row in rows)
-        return compute(rows)
+        return prepare(rows)
 
-    reranker.server.engine.batcher._compute = spy
+    model.prepare = spy  # type: ignore[method-assign]
     await reranker.rerank("what is panda</s></s>panda bear", "<s>tea</s>", "<pad><unk><mask>", "tea")
     pieces = vocabulary()
     bos, eos, pad, mask = (pieces.index(piece) for piece in ("<s>", "</s>", "<pad>", "<mask>"))

@@ -13,9 +13,10 @@ import pytest
 from encoder_server.service import EncoderService
 from encoder_server.settings import EncoderSettings
 from retrieval.encoder.v1 import encoder_pb2 as pb
-from serving.batcher import Answer
+from serving.batching import Priority
 from serving.deadline import Deadline
 from serving.metrics import ServerMetrics
+from serving.requests import Answer
 from serving.tokens import Tokens
 
 
@@ -28,12 +29,16 @@ class NotingEngine:
         self.reference: dict[str, str] = {"id": "noting"}
         self.deadlines: list[Deadline] = []
         self.waits: list[bool] = []
+        self.priorities: list[Priority] = []
 
     async def tokenize(self, call: Callable[[Any], list[Tokens]]) -> list[Tokens]:
         return [Tokens([0, 2], untruncated_count=2)]
 
-    async def compute(self, rows: Sequence[Tokens], deadline: Deadline, *, wait: bool = False) -> Answer[Any]:
+    async def compute(
+        self, rows: Sequence[Tokens], deadline: Deadline, *, priority: Priority, wait: bool = False
+    ) -> Answer[Any]:
         self.deadlines.append(deadline)
+        self.priorities.append(priority)
         self.waits.append(wait)
         return Answer(outputs=[np.zeros(4, np.float32)], queue=0, compute=0)
 
@@ -82,3 +87,9 @@ async def test_without_a_deadline_every_message_has_its_own(tmp_path: Any) -> No
     first, second = engine.deadlines
     assert before <= first < second <= Deadline.after(100)
     assert engine.waits == [True, True]
+
+
+async def test_what_a_stream_brings_is_bulk_unless_it_says_otherwise(tmp_path: Any) -> None:
+    """A message without a priority does not go before what people wait for."""
+    engine = await streamed(tmp_path, None)
+    assert engine.priorities == [Priority.BULK, Priority.BULK]

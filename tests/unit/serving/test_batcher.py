@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
-from serving.batcher import Answer, Batcher, BatchReport
-from serving.batching import BatchLimits
+from serving.batcher import Batcher, BatchReport
+from serving.batching import BatchLimits, Priority
+from serving.cost import CostModel
 from serving.deadline import Deadline
-from serving.errors import DeadlineSpent, InferenceFailed, NotReady, Overloaded
+from serving.device import MAX_FAILURES, DeviceBroken
+from serving.errors import DeadlineSpent, DeviceOutOfMemory, InferenceFailed, NotReady, Overloaded
+from serving.requests import Answer
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -43,7 +46,7 @@ def names(rows: Sequence[Item]) -> list[Any]:
 
 @dataclass
 class Device:
-    """A compute function that can be held, and that remembers what it was given."""
+    """A device that can be held, and that remembers what it was given."""
 
     answer: Computing = names
     batches: list[list[Item]] = field(default_factory=list)
@@ -56,7 +59,11 @@ class Device:
         self.free.set()
         self._loop = asyncio.get_running_loop()
 
-    def __call__(self, rows: Sequence[Item]) -> Sequence[Any]:
+    def prepare(self, rows: Sequence[Item]) -> list[Item]:
+        """Make a batch's feed."""
+        return list(rows)
+
+    def run(self, rows: list[Item]) -> Sequence[Any]:
         """Compute a batch on the inference thread."""
         self.batches.append(list(rows))
         self._loop.call_soon_threadsafe(self.entered.put_nowait, len(rows))
@@ -69,9 +76,9 @@ class Device:
         return [row.name for batch in self.batches for row in batch]
 
 
-def limits(*, tokens: int = 100, rows: int = 8, waiting: int = 1000, age: float = SOON) -> BatchLimits:
+def limits(*, tokens: int = 100, rows: int = 8, waiting: int = 1000) -> BatchLimits:
     """Make limits with small round defaults."""
-    return BatchLimits(max_batch_tokens=tokens, max_batch_rows=rows, max_waiting_tokens=waiting, max_age=age)
+    return BatchLimits(max_batch_tokens=tokens, max_batch_rows=rows, max_waiting_tokens=waiting)
 
 
 def items(*given: Any, length: int = 1) -> list[Item]:
@@ -115,7 +122,7 @@ async def held(
 async def test_a_cancelled_request_leaves_the_driver_alive():
     """Cancelling during the forward pass costs nobody else anything (field failure 2)."""
     device = Device()
-    async with Batcher(device, limits()) as batcher:
+    async with Batcher([device], limits()) as batcher:
         async with held(device, batcher) as task:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -126,7 +133,7 @@ async def test_a_cancelled_request_leaves_the_driver_alive():
 async def test_a_request_cancelled_in_the_queue_is_never_computed():
     """What nobody waits for any more is dropped before inference (field failure 2)."""
     device = Device()
-    async with Batcher(device, limits()) as batcher:
+    async with Batcher([device], limits()) as batcher:
         async with held(device, batcher) as first:
             gone = asyncio.create_task(submit(batcher, items("gone")))
             stays = asyncio.create_task(submit(batcher, items("stays")))
@@ -141,7 +148,7 @@ async def test_a_request_cancelled_in_the_queue_is_never_computed():
 async def test_an_expired_row_is_never_computed():
     """A request whose deadline comes while it waits is answered DeadlineSpent and not run (field failure 10)."""
     device = Device()
-    async with Batcher(device, limits()) as batcher:
+    async with Batcher([device], limits()) as batcher:
         async with held(device, batcher) as first:
             with pytest.raises(DeadlineSpent) as caught:
                 await batcher.submit(items("late"), Deadline.after(0.01))
@@ -154,7 +161,7 @@ async def test_an_expired_row_is_never_computed():
 async def test_a_deadline_that_is_over_on_arrival_is_never_computed():
     """A request without any time left costs the device nothing (field failure 10)."""
     device = Device()
-    async with Batcher(device, limits()) as batcher:
+    async with Batcher([device], limits()) as batcher:
         with pytest.raises(DeadlineSpent):
             await batcher.submit(items("late"), Deadline.after(-1))
         await submit(batcher, items("next"))
@@ -164,7 +171,7 @@ async def test_a_deadline_that_is_over_on_arrival_is_never_computed():
 async def test_a_deadline_during_the_forward_pass_ends_the_wait():
     """The caller gets DeadlineSpent at its deadline, not when the batch is done."""
     device = Device()
-    async with Batcher(device, limits()) as batcher:
+    async with Batcher([device], limits()) as batcher:
         device.free.clear()
         with pytest.raises(DeadlineSpent):
             await batcher.submit(items("slow"), Deadline.after(0.01))
@@ -175,7 +182,7 @@ async def test_a_deadline_during_the_forward_pass_ends_the_wait():
 async def test_an_outer_cancellation_stays_a_cancellation():
     """The deadline's own timer does not turn a cancelled caller into a late one."""
     device = Device()
-    async with Batcher(device, limits()) as batcher, held(device, batcher):
+    async with Batcher([device], limits()) as batcher, held(device, batcher):
         task = asyncio.create_task(submit(batcher, items("x")))
         await waiting(batcher, 1)
         task.cancel()
@@ -195,7 +202,7 @@ async def test_every_output_belongs_to_its_row_however_requests_are_mixed():
         [Item((request, index), random.randint(1, 60)) for index in range(random.randint(1, 9))]
         for request in range(60)
     ]
-    async with Batcher(device, limits(tokens=128, waiting=100_000)) as batcher:
+    async with Batcher([device], limits(tokens=128, waiting=100_000)) as batcher:
         answers = await asyncio.gather(*(submit(batcher, rows) for rows in requests))
     for rows, answer in zip(requests, answers, strict=True):
         assert answer.outputs == [("out", row.name) for row in rows]
@@ -206,7 +213,7 @@ async def test_every_output_belongs_to_its_row_however_requests_are_mixed():
 async def test_a_request_larger_than_a_batch_is_split_and_joined_in_order():
     """Twenty rows go through batches of at most eight and come back as they went in."""
     device = Device()
-    async with Batcher(device, limits(rows=8)) as batcher:
+    async with Batcher([device], limits(rows=8)) as batcher:
         answer = await submit(batcher, items(*range(20)))
     assert answer.outputs == list(range(20))
     assert [len(batch) for batch in device.batches] == [8, 8, 4]
@@ -218,7 +225,7 @@ async def test_a_request_larger_than_a_batch_is_split_and_joined_in_order():
 async def test_a_full_queue_refuses_at_once_and_says_when_to_come_again():
     """Refusal needs no wait, carries a positive retry_after_s, and leaves those who wait alone (field failure 15)."""
     device = Device()
-    async with Batcher(device, limits(waiting=10)) as batcher:
+    async with Batcher([device], limits(waiting=10)) as batcher:
         async with held(device, batcher) as first:
             inside = asyncio.create_task(submit(batcher, items("inside", length=8)))
             await waiting(batcher, 1)
@@ -231,18 +238,79 @@ async def test_a_full_queue_refuses_at_once_and_says_when_to_come_again():
         assert "outside" not in device.computed
 
 
-async def test_the_measured_speed_sets_the_time_to_retry():
-    """After a batch the advice is tokens waiting times seconds per token, and no longer the first guess."""
-    device, reports = Device(), list[BatchReport]()
-    async with Batcher(device, limits(waiting=10), on_batch=reports.append) as batcher:
-        await submit(batcher, items("warm", length=4))
+def known_costs(*, per_token: float) -> CostModel:
+    """Make a model of a device whose cost is all in the tokens."""
+    costs = CostModel()
+    for tokens in range(1, 20):
+        costs.observe(tokens, 1, tokens * per_token)
+    return costs
+
+
+async def test_the_measured_cost_sets_the_time_to_retry():
+    """The advice is what the queue is predicted to take, and no longer the first guess."""
+    device = Device()
+    async with Batcher([device], limits(waiting=10), costs=known_costs(per_token=0.5)) as batcher:
         async with held(device, batcher):
             inside = asyncio.create_task(submit(batcher, items("inside", length=8)))
             await waiting(batcher, 1)
             with pytest.raises(Overloaded) as caught:
                 await submit(batcher, items("outside", length=3))
-            assert caught.value.retry_after_s == pytest.approx(8 * reports[0].seconds / 4)
+            assert caught.value.retry_after_s == pytest.approx(8 * 0.5, rel=0.01)
         await inside
+
+
+async def test_a_deadline_that_the_queue_cannot_meet_is_refused_at_once():
+    """Who would wait in vain is told so on arrival, with the time after which it is worth trying."""
+    device = Device()
+    async with Batcher([device], limits(), costs=known_costs(per_token=10.0)) as batcher:
+        async with held(device, batcher):
+            inside = asyncio.create_task(batcher.submit(items("inside", length=2), Deadline.after(3600)))
+            await waiting(batcher, 1)
+            with pytest.raises(Overloaded) as caught:
+                await submit(batcher, items("outside", length=2))
+            assert caught.value.reason == "DEADLINE_UNREACHABLE"
+            assert caught.value.retry_after_s == pytest.approx(40, rel=0.01)
+        await inside
+        assert "outside" not in device.computed
+
+
+async def test_an_idle_device_takes_everyone_whatever_the_prediction():
+    """A prediction that is far too high is put right by computing, instead of refusing everyone for ever."""
+    device = Device()
+    async with Batcher([device], limits(), costs=known_costs(per_token=1000.0)) as batcher:
+        assert (await submit(batcher, items("x"))).outputs == ["x"]
+
+
+async def test_bulk_rows_neither_fill_the_queue_nor_go_before_interactive_ones():
+    """With a queue full of bulk rows a person's row is let in, and computed next."""
+    device = Device()
+    async with Batcher([device], limits(rows=1, waiting=3)) as batcher:
+        async with held(device, batcher):
+            bulk = [
+                asyncio.create_task(batcher.submit(items(n), Deadline.after(SOON), priority=Priority.BULK))
+                for n in range(3)
+            ]
+            await waiting(batcher, 3)
+            with pytest.raises(Overloaded):
+                await batcher.submit(items("more"), Deadline.after(SOON), priority=Priority.BULK)
+            person = asyncio.create_task(submit(batcher, items("person")))
+            await waiting(batcher, 4)
+        await asyncio.gather(person, *bulk)
+        assert device.computed == ["first", "person", 0, 1, 2]
+
+
+async def test_nobody_overtakes_those_who_stand_in_line():
+    """While a patient submitter waits for room, a smaller one that would fit is refused and not let in before it."""
+    device = Device()
+    async with Batcher([device], limits(waiting=10)) as batcher:
+        async with held(device, batcher):
+            inside = asyncio.create_task(submit(batcher, items("inside", length=8)))
+            await waiting(batcher, 1)
+            patient = asyncio.create_task(submit(batcher, items("patient", length=7), wait=True))
+            await asyncio.sleep(0)
+            with pytest.raises(Overloaded):
+                await submit(batcher, items("small", length=1))
+        await asyncio.gather(inside, patient)
 
 
 async def test_computing_happens_on_one_thread_that_is_not_the_loops():
@@ -254,7 +322,7 @@ async def test_computing_happens_on_one_thread_that_is_not_the_loops():
         return names(rows)
 
     device = Device(answer)
-    async with Batcher(device, limits(rows=1)) as batcher:
+    async with Batcher([device], limits(rows=1)) as batcher:
         async with held(device, batcher) as first:
             probe = asyncio.create_task(asyncio.sleep(0, "alive"))
             assert await probe == "alive"
@@ -266,7 +334,7 @@ async def test_computing_happens_on_one_thread_that_is_not_the_loops():
 async def test_waiting_for_room_is_let_in_when_there_is_some():
     """With wait=True a full queue means waiting instead of refusal."""
     device = Device()
-    async with Batcher(device, limits(waiting=10)) as batcher:
+    async with Batcher([device], limits(waiting=10)) as batcher:
         async with held(device, batcher):
             inside = asyncio.create_task(submit(batcher, items("inside", length=8)))
             await waiting(batcher, 1)
@@ -281,7 +349,7 @@ async def test_waiting_for_room_is_let_in_when_there_is_some():
 async def test_a_cancelled_waiter_for_room_leaves_nothing_behind():
     """Giving up before there was room computes nothing."""
     device = Device()
-    async with Batcher(device, limits(waiting=10)) as batcher:
+    async with Batcher([device], limits(waiting=10)) as batcher:
         async with held(device, batcher):
             inside = asyncio.create_task(submit(batcher, items("inside", length=8)))
             await waiting(batcher, 1)
@@ -297,7 +365,7 @@ async def test_a_cancelled_waiter_for_room_leaves_nothing_behind():
 async def test_waiting_for_room_ends_with_the_deadline():
     """Nobody waits for room longer than their deadline."""
     device = Device()
-    async with Batcher(device, limits(waiting=10)) as batcher:
+    async with Batcher([device], limits(waiting=10)) as batcher:
         async with held(device, batcher):
             inside = asyncio.create_task(submit(batcher, items("inside", length=8)))
             await waiting(batcher, 1)
@@ -328,18 +396,18 @@ async def together(batcher: Batcher[Item, Any], device: Device, *requests: list[
 async def test_a_row_that_makes_the_engine_throw_fails_alone():
     """Of three requests in one batch only the one with the bad row fails; the driver goes on (field failure 23)."""
     device = Device(answer=fails_on_bad)
-    async with Batcher(device, limits()) as batcher:
+    async with Batcher([device], limits()) as batcher:
         good, bad, also_good = await together(batcher, device, items("a"), items("bad"), items("b"))
         assert (good, also_good) == (["a"], ["b"])
         assert isinstance(bad, InferenceFailed)
-        assert [len(batch) for batch in device.batches] == [1, 3, 1, 1, 1]
+        assert [len(batch) for batch in device.batches] == [1, 3, 1, 2, 1, 1]
         assert (await submit(batcher, items("next"))).outputs == ["next"]
 
 
 async def test_the_rest_of_a_failed_request_is_not_computed():
     """Rows of a request that has failed in one batch are not in the next one, where others would wait for them."""
     device = Device(answer=fails_on_bad)
-    async with Batcher(device, limits(rows=1)) as batcher:
+    async with Batcher([device], limits(rows=1)) as batcher:
         bad, good = await together(batcher, device, items("bad", "rest"), items("a"))
     assert isinstance(bad, InferenceFailed)
     assert good == ["a"]
@@ -349,7 +417,7 @@ async def test_the_rest_of_a_failed_request_is_not_computed():
 async def test_a_row_without_finite_output_fails_alone():
     """A row that the model answers with InferenceFailed fails its own request only (field failure 22)."""
     device = Device(answer=lambda rows: [InferenceFailed("NON_FINITE", "x") if n == "nan" else n for n in names(rows)])
-    async with Batcher(device, limits()) as batcher:
+    async with Batcher([device], limits()) as batcher:
         good, bad, also_good = await together(batcher, device, items("a"), items("c", "nan", "d"), items("b"))
     assert (good, also_good) == (["a"], ["b"])
     assert isinstance(bad, InferenceFailed)
@@ -359,13 +427,13 @@ async def test_a_row_without_finite_output_fails_alone():
 @pytest.mark.parametrize("wrong", [lambda rows: names(rows)[1:], lambda rows: [*names(rows), "extra"]])
 async def test_another_number_of_outputs_than_of_rows_is_an_error(wrong: Computing):
     """Outputs are never zipped to the shorter list (field failure 3)."""
-    async with Batcher(Device(answer=wrong), limits()) as batcher:
+    async with Batcher([Device(answer=wrong)], limits()) as batcher:
         with pytest.raises(InferenceFailed):
             await submit(batcher, items("a", "b"))
 
 
 async def test_rows_given_up_while_their_batch_fails_are_not_computed_again():
-    """The one-by-one retry skips rows whose caller has gone."""
+    """The retry in halves skips rows whose caller has gone."""
     fail = threading.Event()
 
     def answer(rows: Sequence[Item]) -> Sequence[Any]:
@@ -373,7 +441,7 @@ async def test_rows_given_up_while_their_batch_fails_are_not_computed_again():
         return fails_on_bad(rows)
 
     device = Device(answer)
-    async with Batcher(device, limits()) as batcher:
+    async with Batcher([device], limits()) as batcher:
         async with held(device, batcher):
             bad = asyncio.create_task(submit(batcher, items("bad")))
             gone = asyncio.create_task(submit(batcher, items("gone")))
@@ -388,6 +456,111 @@ async def test_rows_given_up_while_their_batch_fails_are_not_computed_again():
     assert device.computed == ["first", "bad", "gone", "bad"]
 
 
+async def test_a_batch_that_does_not_fit_the_memory_is_computed_in_parts():
+    """Running out of memory splits the batch until its parts fit, and fails nobody (field failure 56)."""
+
+    def answer(rows: Sequence[Item]) -> Sequence[Any]:
+        if len(rows) > 2:
+            raise DeviceOutOfMemory("DEVICE_OUT_OF_MEMORY", "x", retry_after_s=1.0)
+        return names(rows)
+
+    device = Device(answer)
+    async with Batcher([device], limits()) as batcher:
+        assert (await submit(batcher, items(*range(8)))).outputs == list(range(8))
+    assert [len(batch) for batch in device.batches] == [8, 4, 2, 2, 4, 2, 2]
+
+
+async def test_a_row_that_does_not_fit_the_memory_says_so():
+    """What fails even alone for want of memory is reported as that, for the caller to try again (field failure 56)."""
+
+    def answer(rows: Sequence[Item]) -> Sequence[Any]:
+        raise DeviceOutOfMemory("DEVICE_OUT_OF_MEMORY", f"{len(rows)} rows", retry_after_s=1.0)
+
+    async with Batcher([Device(answer)], limits()) as batcher:
+        with pytest.raises(DeviceOutOfMemory):
+            await submit(batcher, items("a"))
+
+
+async def test_a_device_that_only_fails_ends_the_process():
+    """After so many batches without one good output the server goes down instead of answering errors for ever."""
+    deaths: list[BaseException] = []
+
+    def answer(rows: Sequence[Item]) -> Sequence[Any]:
+        raise RuntimeError(f"device lost, {len(rows)} rows")
+
+    async with Batcher([Device(answer)], limits(), on_death=deaths.append) as batcher:
+        for _ in range(MAX_FAILURES - 1):
+            with pytest.raises(InferenceFailed):
+                await submit(batcher, items("a"))
+        assert not deaths
+        with pytest.raises(InferenceFailed):
+            await submit(batcher, items("a"))
+        with pytest.raises(NotReady):
+            await submit(batcher, items("b"), wait=True)
+    assert [type(death) for death in deaths] == [DeviceBroken]
+
+
+async def test_one_good_output_forgives_the_failures_before_it():
+    """Bad rows now and then, however many in all, do not end the process."""
+    deaths: list[BaseException] = []
+    async with Batcher([Device(answer=fails_on_bad)], limits(), on_death=deaths.append) as batcher:
+        for _ in range(MAX_FAILURES * 2):
+            with pytest.raises(InferenceFailed):
+                await submit(batcher, items("bad"))
+            await submit(batcher, items("good"))
+    assert not deaths
+
+
+# --- several at once -----------------------------------------------------------------------------------------------
+
+
+async def test_several_instances_compute_at_the_same_time():
+    """Two instances hold a batch each, and their answers do not mix."""
+    one, two = Device(), Device()
+    one.free.clear()
+    two.free.clear()
+    async with Batcher([one, two], limits(rows=1)) as batcher:
+        tasks = [asyncio.create_task(submit(batcher, items(name))) for name in ("a", "b")]
+        await one.entered.get()
+        await two.entered.get()
+        one.free.set()
+        two.free.set()
+        assert [(await task).outputs for task in tasks] == [["a"], ["b"]]
+
+
+async def test_a_full_batch_is_prepared_while_another_one_runs():
+    """With prefetch the next feed is made before the device is free, but not computed at the same time."""
+    prepared: asyncio.Queue[int] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    class Watched(Device):
+        def prepare(self, rows: Sequence[Item]) -> list[Item]:
+            loop.call_soon_threadsafe(prepared.put_nowait, len(rows))
+            return super().prepare(rows)
+
+    device = Watched()
+    async with Batcher([device], limits(rows=2), prefetch=True) as batcher:
+        async with held(device, batcher) as first:
+            assert await prepared.get() == 1
+            second = asyncio.create_task(submit(batcher, items("b", "c")))
+            assert await prepared.get() == 2
+            assert device.computed == ["first"]
+        assert [(await first).outputs, (await second).outputs] == [["first"], ["b", "c"]]
+
+
+async def test_a_batch_that_is_not_full_is_not_taken_early():
+    """What comes while the device is busy still joins the batch that waits, with prefetch too."""
+    device = Device()
+    async with Batcher([device], limits(rows=3), prefetch=True) as batcher:
+        async with held(device, batcher):
+            second = asyncio.create_task(submit(batcher, items("b")))
+            await waiting(batcher, 1)
+            third = asyncio.create_task(submit(batcher, items("c")))
+            await waiting(batcher, 2)
+        await asyncio.gather(second, third)
+    assert [len(batch) for batch in device.batches] == [1, 2]
+
+
 # --- death and drain -----------------------------------------------------------------------------------------------
 
 
@@ -398,7 +571,7 @@ async def test_a_dead_driver_fails_everyone_and_reports_its_death_once():
     def broken(_: BatchReport) -> None:
         raise ZeroDivisionError
 
-    async with Batcher(device, limits(rows=1), on_batch=broken, on_death=deaths.append) as batcher:
+    async with Batcher([device], limits(rows=1), on_batch=broken, on_death=deaths.append) as batcher:
         async with held(device, batcher) as running:
             queued = asyncio.create_task(submit(batcher, items("queued")))
             await waiting(batcher, 1)
@@ -409,7 +582,7 @@ async def test_a_dead_driver_fails_everyone_and_reports_its_death_once():
         with pytest.raises(NotReady):
             await submit(batcher, items("later"))
     assert [type(death) for death in deaths] == [ZeroDivisionError]
-    assert device.computed == ["first"]
+    assert "later" not in device.computed
 
 
 async def test_death_during_the_retry_of_a_failed_batch_leaves_nobody_waiting():
@@ -420,7 +593,7 @@ async def test_death_during_the_retry_of_a_failed_batch_leaves_nobody_waiting():
         if "a" in device.computed and report.row_count == 1:
             raise ZeroDivisionError
 
-    async with Batcher(device, limits(), on_batch=broken, on_death=deaths.append) as batcher:
+    async with Batcher([device], limits(), on_batch=broken, on_death=deaths.append) as batcher:
         outcome = await together(batcher, device, items("a"), items("bad"), items("b"))
     assert [type(result) for result in outcome] == [NotReady] * 3
     assert len(deaths) == 1
@@ -433,7 +606,7 @@ async def test_death_wakes_those_who_wait_for_room():
     def broken(_: BatchReport) -> None:
         raise ZeroDivisionError
 
-    async with Batcher(device, limits(waiting=10), on_batch=broken) as batcher:
+    async with Batcher([device], limits(waiting=10), on_batch=broken) as batcher:
         async with held(device, batcher):
             inside = asyncio.create_task(submit(batcher, items("inside", length=8)))
             await waiting(batcher, 1)
@@ -446,7 +619,7 @@ async def test_death_wakes_those_who_wait_for_room():
 async def test_draining_computes_what_waits_and_refuses_the_rest():
     """Nothing that was accepted is lost at shutdown (field failure 19)."""
     device = Device()
-    async with Batcher(device, limits(rows=1)) as batcher:
+    async with Batcher([device], limits(rows=1)) as batcher:
         async with held(device, batcher) as first:
             queued = [asyncio.create_task(submit(batcher, items(n))) for n in range(3)]
             await waiting(batcher, 3)
@@ -464,7 +637,7 @@ async def test_draining_computes_what_waits_and_refuses_the_rest():
 async def test_draining_refuses_those_who_wait_for_room():
     """Whoever was not let in yet is told NotReady instead of being let in late."""
     device = Device()
-    async with Batcher(device, limits(waiting=10)) as batcher:
+    async with Batcher([device], limits(waiting=10)) as batcher:
         async with held(device, batcher):
             inside = asyncio.create_task(submit(batcher, items("inside", length=8)))
             await waiting(batcher, 1)
@@ -484,7 +657,7 @@ async def test_queue_and_compute_add_up_and_do_not_overlap():
     """The two parts of every request fill the time from submit to its last batch, no nanosecond twice (case 73)."""
     device, reports = Device(), list[BatchReport]()
     loop = asyncio.get_running_loop()
-    async with Batcher(device, limits(rows=2), on_batch=reports.append) as batcher:
+    async with Batcher([device], limits(rows=2), on_batch=reports.append) as batcher:
         begun = loop.time()
         answers = await asyncio.gather(*(submit(batcher, items(*range(5))) for _ in range(4)))
         elapsed = loop.time() - begun
@@ -507,7 +680,7 @@ async def test_every_nanosecond_is_told_once(monkeypatch: pytest.MonkeyPatch):
         return names(rows)
 
     device = Device(answer)
-    async with Batcher(device, limits(rows=2)) as batcher:
+    async with Batcher([device], limits(rows=2)) as batcher:
         alone = await submit(batcher, items(*range(6)))
         async with held(device, batcher) as first:
             second = asyncio.create_task(submit(batcher, items("b1", "b2", "b3")))
@@ -520,9 +693,9 @@ async def test_every_nanosecond_is_told_once(monkeypatch: pytest.MonkeyPatch):
 
 
 async def test_a_report_counts_rows_tokens_and_padding():
-    """Lengths 3 and 5 are 8 tokens in 10 places."""
+    """Lengths 49 and 50 are 99 tokens in 100 places."""
     device, reports = Device(), list[BatchReport]()
-    async with Batcher(device, limits(), on_batch=reports.append) as batcher:
-        await submit(batcher, [Item("a", 3), Item("b", 5)])
+    async with Batcher([device], limits(), on_batch=reports.append) as batcher:
+        await submit(batcher, [Item("a", 49), Item("b", 50)])
     (report,) = reports
-    assert (report.row_count, report.token_count, report.padded_token_count) == (2, 8, 10)
+    assert (report.row_count, report.token_count, report.padded_token_count) == (2, 99, 100)
