@@ -29,6 +29,13 @@ class EncoderSettings(ModelServerSettings):
     """Texts per request."""
     stream_deadline_s: float = Field(300.0, gt=0)
     """Budget of one message of a stream whose caller set no deadline."""
+    cache_mib: int = Field(0, ge=0)
+    """MiB per worker in which vectors of queries that may be asked again are kept; 0 keeps none."""
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes in which vectors of queries are kept."""
+        return self.cache_mib * 2**20
 
     @model_validator(mode="after")
     def _answer_fits(self) -> Self:

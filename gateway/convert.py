@@ -1,6 +1,6 @@
 """Protobuf messages to the gateway's own records and back; every check that needs no backend is here."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gateway.convert_filters import filter_of
@@ -18,6 +18,7 @@ from gateway.pipeline import Hit, RerankMode, Result, SearchQuery
 from gateway.ports import Document, DocumentId, Part
 from gateway.timings import SearchTime, StageTime
 from retrieval.gateway.v1 import gateway_pb2 as pb
+from serving.batching import Priority
 from serving.errors import InvalidRequest
 from serving.limits import require_size
 from serving.timing import to_duration
@@ -33,6 +34,12 @@ RERANK_MODES = {
     pb.RERANK_REQUIRED: RerankMode.REQUIRED,
     pb.RERANK_BEST_EFFORT: RerankMode.BEST_EFFORT,
     pb.RERANK_OFF: RerankMode.OFF,
+}
+
+PRIORITIES = {
+    pb.PRIORITY_UNSPECIFIED: Priority.INTERACTIVE,
+    pb.PRIORITY_INTERACTIVE: Priority.INTERACTIVE,
+    pb.PRIORITY_BULK: Priority.BULK,
 }
 
 OVERLONGS = {
@@ -58,6 +65,8 @@ def search_of(request: pb.SearchRequest) -> SearchQuery:
     check_range(top_k, pool_size, "top_k")
     if request.rerank not in RERANK_MODES:
         raise InvalidRequest("ENUM_UNKNOWN", f"no such value: {request.rerank}", field="rerank")
+    if request.priority not in PRIORITIES:
+        raise InvalidRequest("ENUM_UNKNOWN", f"no such value: {request.priority}", field="priority")
     return SearchQuery(
         query=request.query,
         collection=collection_name(request.collection),
@@ -66,6 +75,7 @@ def search_of(request: pb.SearchRequest) -> SearchQuery:
         filter=filter_of(request.filter) if request.HasField("filter") else None,
         rerank=RERANK_MODES[request.rerank],
         payload_fields=tuple(request.payload_fields),
+        priority=PRIORITIES[request.priority],
         fold_to_parent=request.fold_to_parent,
     )
 
@@ -135,13 +145,11 @@ def response_of(result: Result, request: pb.SearchRequest, *, store: str) -> pb.
     return response
 
 
-def answer_bytes(hits: Iterable[Hit], *, with_text: bool) -> int:
-    """Estimate how large hits are in an answer: their text and payload."""
-    return sum(
-        (len((hit.candidate.text or "").encode("utf-8", "replace")) if with_text else 0)
-        + struct_of(hit.candidate.payload).ByteSize()
-        for hit in hits
-    )
+def hit_bytes(hit: Hit, *, with_text: bool) -> int:
+    """Estimate how large a hit is in an answer: its text and payload."""
+    candidate = hit.candidate
+    text = len(candidate.text.encode("utf-8", "replace")) if with_text and candidate.text else 0
+    return text + (struct_of(candidate.payload).ByteSize() if candidate.payload else 0)
 
 
 def document_message(document: Document) -> pb.Document:

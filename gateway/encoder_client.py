@@ -10,12 +10,14 @@ from gateway.channels import call
 from gateway.ports import Encoded, EncoderInfo, Model, ServerTime, Vector
 from retrieval.encoder.v1 import encoder_pb2 as pb
 from retrieval.encoder.v1.encoder_pb2_grpc import EncoderServiceStub
+from serving.batching import Priority
 from serving.deadline import Deadline
 from serving.errors import InferenceFailed, InvalidRequest
 from serving.timing import from_duration
 
 SERVICE = pb.DESCRIPTOR.services_by_name["EncoderService"].full_name
 PEER = "encoder"
+PRIORITIES = {Priority.INTERACTIVE: pb.PRIORITY_INTERACTIVE, Priority.BULK: pb.PRIORITY_BULK}
 
 
 class EncoderClient:
@@ -28,21 +30,29 @@ class EncoderClient:
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._stub = EncoderServiceStub(channel)
 
-    async def encode_query(self, query: str, *, deadline: Deadline) -> Encoded:
+    async def encode_query(
+        self, query: str, *, priority: Priority = Priority.INTERACTIVE, deadline: Deadline
+    ) -> Encoded:
         """Encode one query; what is wrong with it is reported under the name that our caller knows."""
-        request = pb.EncodeRequest(texts=[query], input_type=pb.INPUT_TYPE_QUERY, vector_format=pb.VECTOR_FORMAT_BYTES)
+        request = pb.EncodeRequest(
+            texts=[query],
+            input_type=pb.INPUT_TYPE_QUERY,
+            vector_format=pb.VECTOR_FORMAT_BYTES,
+            priority=PRIORITIES[priority],
+        )
         try:
             return await self._encode(request, deadline)
         except InvalidRequest as error:
             raise InvalidRequest(error.reason, error.message.removeprefix(f"{error.field}: "), field="query") from error
 
     async def encode_passages(self, texts: Sequence[str], *, truncate: bool, deadline: Deadline) -> Encoded:
-        """Encode passages, all or none."""
+        """Encode passages, all or none, as bulk work."""
         request = pb.EncodeRequest(
             texts=texts,
             input_type=pb.INPUT_TYPE_PASSAGE,
             overlong=pb.OVERLONG_TRUNCATE if truncate else pb.OVERLONG_REJECT,
             vector_format=pb.VECTOR_FORMAT_BYTES,
+            priority=pb.PRIORITY_BULK,
         )
         return await self._encode(request, deadline)
 

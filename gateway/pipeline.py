@@ -21,6 +21,7 @@ from gateway.ports import (
     VectorStore,
 )
 from gateway.timings import SearchTimer
+from serving.batching import Priority
 from serving.deadline import Deadline
 from serving.errors import DeadlineSpent, InvalidRequest, NotReady, Overloaded, ServiceError, Unavailable
 
@@ -48,6 +49,7 @@ class SearchQuery:
     filter: Filter | None = None
     rerank: RerankMode = RerankMode.REQUIRED
     payload_fields: Sequence[str] = ()
+    priority: Priority = Priority.INTERACTIVE
     fold_to_parent: bool = False
     """Whether the parts of a document count as one in `pool_size`, the best of them standing for it."""
 
@@ -106,7 +108,9 @@ class Pipeline:
         """
         deadline = Deadline(deadline.at - self.caps.margin)
         with _stage("encode", timer):
-            encoded = await self.encoder.encode_query(search.query, deadline=deadline.within(self.caps.encode))
+            encoded = await self.encoder.encode_query(
+                search.query, priority=search.priority, deadline=deadline.within(self.caps.encode)
+            )
             timer.server_said(encoded.time)
         with _stage("search", timer):
             found = await self._search(search, encoded, deadline.within(self.caps.search))
@@ -155,7 +159,9 @@ class Pipeline:
             with _stage("rerank", timer):
                 deadline.require("rerank")
                 passages = [hit.candidate.text or "" for hit in scorable]
-                reranked = await self.reranker.rerank(search.query, passages, deadline=deadline)
+                reranked = await self.reranker.rerank(
+                    search.query, passages, priority=search.priority, deadline=deadline
+                )
                 timer.server_said(reranked.time)
         except ServiceError as error:
             if search.rerank is RerankMode.REQUIRED or isinstance(error, InvalidRequest):
@@ -190,8 +196,9 @@ def _with_scores(search: SearchQuery, retrieved: Result, scorable: Sequence[Hit]
     )
     ranks = {hit.retrieval_rank: rank for rank, hit in enumerate(best, 1)}
     pool = [
-        replace(
-            hit,
+        Hit(
+            candidate=hit.candidate,
+            retrieval_rank=hit.retrieval_rank,
             rerank_rank=ranks.get(hit.retrieval_rank),
             scored=scored.get(hit.retrieval_rank),
             text_missing=hit.retrieval_rank not in scored,

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gateway.parameters import DEFAULT_PARAMETERS, CollectionParameters, CollectionStatus
+from serving.batching import Priority
 from serving.deadline import Deadline
 
 Vector = npt.NDArray[np.float32]
@@ -247,11 +248,13 @@ Condition = AnyOf | Range | DateRange | TextMatch | Exists | HasId | Filter
 class Encoder(Protocol):
     """Text to vectors."""
 
-    async def encode_query(self, query: str, *, deadline: Deadline) -> Encoded:
+    async def encode_query(
+        self, query: str, *, priority: Priority = Priority.INTERACTIVE, deadline: Deadline
+    ) -> Encoded:
         """Encode one query; a query over the token limit is InvalidRequest."""
 
     async def encode_passages(self, texts: Sequence[str], *, truncate: bool, deadline: Deadline) -> Encoded:
-        """Encode passages, all or none."""
+        """Encode passages, all or none, as bulk work: they are to be stored, and nobody waits for one of them."""
 
     async def split(self, texts: Sequence[str], *, deadline: Deadline) -> Sequence[Sequence[str]]:
         """Split each text into passages within the token limit; one within it stays whole."""
@@ -263,7 +266,9 @@ class Encoder(Protocol):
 class Reranker(Protocol):
     """Query and passages to scores."""
 
-    async def rerank(self, query: str, passages: Sequence[str], *, deadline: Deadline) -> Reranked:
+    async def rerank(
+        self, query: str, passages: Sequence[str], *, priority: Priority = Priority.INTERACTIVE, deadline: Deadline
+    ) -> Reranked:
         """Score every passage; pairs over the limit are cut longest first and reported."""
 
 

@@ -9,12 +9,14 @@ from gateway.channels import call
 from gateway.ports import Model, Reranked, Scored, ServerTime
 from retrieval.reranker.v1 import reranker_pb2 as pb
 from retrieval.reranker.v1.reranker_pb2_grpc import RerankerServiceStub
+from serving.batching import Priority
 from serving.deadline import Deadline
 from serving.errors import InferenceFailed, InvalidRequest
 from serving.timing import from_duration
 
 SERVICE = pb.DESCRIPTOR.services_by_name["RerankerService"].full_name
 PEER = "reranker"
+PRIORITIES = {Priority.INTERACTIVE: pb.PRIORITY_INTERACTIVE, Priority.BULK: pb.PRIORITY_BULK}
 # A stored text may be larger than what the reranker accepts. 512 tokens never reach past this many bytes, since no
 # piece of the vocabulary is longer than 16 characters of at most 4 bytes.
 MAX_PASSAGE_BYTES = 60_000
@@ -30,7 +32,9 @@ class RerankerClient:
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._stub = RerankerServiceStub(channel)
 
-    async def rerank(self, query: str, passages: Sequence[str], *, deadline: Deadline) -> Reranked:
+    async def rerank(
+        self, query: str, passages: Sequence[str], *, priority: Priority = Priority.INTERACTIVE, deadline: Deadline
+    ) -> Reranked:
         """Score every passage; pairs over the limit are cut longest first and reported."""
         bare = [passage.lstrip() for passage in passages]
         cut = [_cut(passage) for passage in bare]
@@ -39,6 +43,7 @@ class RerankerClient:
             candidates=[pb.Candidate(id=str(index), text=text) for index, text in enumerate(cut)],
             truncation=pb.TRUNCATION_LONGEST_FIRST,
             skip_blank=True,
+            priority=PRIORITIES[priority],
         )
         response = await self._call(request, deadline)
         shortened = [len(text) < len(passage) for text, passage in zip(cut, bare, strict=True)]

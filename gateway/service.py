@@ -1,13 +1,13 @@
 """The RPC of searching: validate, run the pipeline, convert; the time is told on success and on failure alike."""
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import grpc
 
-from gateway.convert import answer_bytes, response_of, search_of, timings_message, wants_text
-from gateway.pipeline import Hit, Pipeline, RerankMode, Result, SearchQuery
+from gateway.convert import hit_bytes, response_of, search_of, timings_message, wants_text
+from gateway.pipeline import Pipeline, RerankMode, Result, SearchQuery
 from gateway.settings import GatewaySettings
 from gateway.timings import SearchTimer
 from retrieval.gateway.v1 import gateway_pb2 as pb
@@ -70,9 +70,10 @@ class GatewayService(pb_grpc.GatewayServiceServicer):
     def _check_size(self, request: pb.SearchRequest, search: SearchQuery, retrieved: Result) -> None:
         """Refuse, before the expensive stage, an answer that the caller's client might not accept."""
         with_text = wants_text(request)
-        size = answer_bytes(_largest(search, retrieved, with_text=with_text), with_text=with_text)
-        if request.include_pool:
-            size += answer_bytes(retrieved.pool, with_text=with_text)
+        pool = [hit_bytes(hit, with_text=with_text) for hit in retrieved.pool]
+        # Any of the pool may come out on top once it is reranked.
+        hits = pool if search.rerank is RerankMode.OFF else sorted(pool, reverse=True)
+        size = sum(hits[: search.top_k]) + (sum(pool) if request.include_pool else 0)
         if size > self._settings.max_answer_bytes:
             limit = self._settings.max_answer_bytes
             message = f"the answer may have {size} bytes, the limit is {limit}; ask for fewer hits, no pool or no text"
@@ -88,10 +89,3 @@ class GatewayService(pb_grpc.GatewayServiceServicer):
             context.set_trailing_metadata(time.trailers())
             for (stage, part), nanoseconds in time.spans().items():
                 self._metrics.observe_stage(stage, {part: nanoseconds})
-
-
-def _largest(search: SearchQuery, retrieved: Result, *, with_text: bool) -> Sequence[Hit]:
-    """Return the hits that, if they came out on top, would make the largest answer."""
-    if search.rerank is RerankMode.OFF:
-        return retrieved.hits
-    return sorted(retrieved.pool, key=lambda hit: -answer_bytes([hit], with_text=with_text))[: search.top_k]

@@ -1,5 +1,7 @@
 """The reranker's RPCs: validate, submit, convert."""
 
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import grpc
@@ -8,6 +10,7 @@ from reranker_server.model import Pairs, order, sigmoid, tokenize
 from reranker_server.settings import RerankerSettings
 from retrieval.reranker.v1 import reranker_pb2 as pb
 from retrieval.reranker.v1 import reranker_pb2_grpc as pb_grpc
+from serving.batching import Priority
 from serving.deadline import Deadline
 from serving.engine import EngineSlot
 from serving.errors import InvalidRequest
@@ -24,6 +27,13 @@ TRUNCATIONS = {
     pb.TRUNCATION_ONLY_PASSAGE: PairTruncation.ONLY_PASSAGE,
     pb.TRUNCATION_REJECT: None,
 }
+PRIORITIES = {
+    pb.PRIORITY_UNSPECIFIED: Priority.INTERACTIVE,
+    pb.PRIORITY_INTERACTIVE: Priority.INTERACTIVE,
+    pb.PRIORITY_BULK: Priority.BULK,
+}
+UTF8_BYTES = 4
+"""Most bytes of a character."""
 # An id is only handed back: long ones would let the answer outgrow what clients accept.
 MAX_ID_BYTES = 512
 
@@ -46,11 +56,12 @@ class RerankerService(pb_grpc.RerankerServiceServicer):
 
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:  # noqa: N802
         """Score the candidates and return them best first."""
-        watch, engine = Stopwatch(), self._slot.engine
-        _validate(request, self._settings)
+        watch, reference = Stopwatch(), self._reference
+        candidates = list(request.candidates)
+        _validate(request, candidates, self._settings)
         deadline = deadline_of(context, self._settings.default_deadline_s)
-        response, time = await self._rerank(request, deadline, watch) if request.candidates else _empty(watch)
-        response.model.CopyFrom(pb.ModelReference(**engine.reference))
+        response, time = await self._rerank(request, candidates, deadline, watch) if candidates else _empty(watch)
+        response.model.CopyFrom(reference)
         response.timings.CopyFrom(pb.Timings(**time.durations()))
         context.set_trailing_metadata(time.trailers())
         self._metrics.observe_stage("rerank", time.parts())
@@ -60,7 +71,7 @@ class RerankerService(pb_grpc.RerankerServiceServicer):
         """Return the model and the limits."""
         engine, settings = self._slot.engine, self._settings
         return pb.GetModelResponse(
-            model=pb.ModelReference(**engine.reference),
+            model=self._reference,
             limits=pb.Limits(
                 max_tokens=engine.model.max_tokens,
                 max_candidates=settings.max_candidates,
@@ -69,11 +80,16 @@ class RerankerService(pb_grpc.RerankerServiceServicer):
             ),
         )
 
+    @cached_property
+    def _reference(self) -> pb.ModelReference:
+        """The model, written once: a server has one all its life."""
+        return pb.ModelReference(**self._slot.engine.reference)
+
     async def _rerank(
-        self, request: pb.RerankRequest, deadline: Deadline, watch: Stopwatch
+        self, request: pb.RerankRequest, candidates: Sequence[pb.Candidate], deadline: Deadline, watch: Stopwatch
     ) -> tuple[pb.RerankResponse, CallTime]:
         engine = self._slot.engine
-        query, passages = request.query, [candidate.text for candidate in request.candidates]
+        query, passages = request.query, [candidate.text for candidate in candidates]
         pairs = await engine.tokenize(
             lambda tokenizer: tokenize(
                 tokenizer,
@@ -86,30 +102,36 @@ class RerankerService(pb_grpc.RerankerServiceServicer):
         tokenized = watch.lap()
         if not pairs.rows:
             return pb.RerankResponse(skipped_indices=pairs.skipped), CallTime(total=watch.total(), tokenize=tokenized)
-        answer = await engine.compute(pairs.rows, deadline)
-        response = _response(request, pairs, [float(logit) for logit in answer.outputs])
+        answer = await engine.compute(pairs.rows, deadline, priority=PRIORITIES[request.priority])
+        response = _response(request, candidates, pairs, [float(logit) for logit in answer.outputs])
         time = CallTime(total=watch.total(), tokenize=tokenized, queue=answer.queue, compute=answer.compute)
         return response, time
 
 
-def _validate(request: pb.RerankRequest, settings: RerankerSettings) -> None:
+def _validate(request: pb.RerankRequest, candidates: Sequence[pb.Candidate], settings: RerankerSettings) -> None:
     """Check everything that needs no tokenizer; without candidates the query is not looked at."""
     if request.HasField("top_n") and request.top_n < 1:
         raise InvalidRequest("TOP_N_RANGE", f"{request.top_n}, at least 1", field="top_n")
     if request.truncation not in TRUNCATIONS:
         raise InvalidRequest("ENUM_UNKNOWN", f"no such value: {request.truncation}", field="truncation")
-    if len(request.candidates) > settings.max_candidates:
-        message = f"{len(request.candidates)} candidates, the limit is {settings.max_candidates}"
+    if request.priority not in PRIORITIES:
+        raise InvalidRequest("ENUM_UNKNOWN", f"no such value: {request.priority}", field="priority")
+    if len(candidates) > settings.max_candidates:
+        message = f"{len(candidates)} candidates, the limit is {settings.max_candidates}"
         raise InvalidRequest("TOO_MANY_CANDIDATES", message, field="candidates")
-    if request.candidates:
+    if candidates:
         require_size(request.query, settings.max_text_bytes, field="query")
-    for index, candidate in enumerate(request.candidates):
-        require_size(candidate.text, settings.max_text_bytes, field=f"candidates[{index}].text")
-        require_size(candidate.id, MAX_ID_BYTES, field=f"candidates[{index}].id")
+    for index, candidate in enumerate(candidates):
+        if len(candidate.text) * UTF8_BYTES > settings.max_text_bytes:  # else there is nothing to count
+            require_size(candidate.text, settings.max_text_bytes, field=f"candidates[{index}].text")
+        if len(candidate.id) * UTF8_BYTES > MAX_ID_BYTES:
+            require_size(candidate.id, MAX_ID_BYTES, field=f"candidates[{index}].id")
 
 
-def _response(request: pb.RerankRequest, pairs: Pairs, logits: list[float]) -> pb.RerankResponse:
-    ids = [request.candidates[index].id for index in pairs.indices]
+def _response(
+    request: pb.RerankRequest, candidates: Sequence[pb.Candidate], pairs: Pairs, logits: list[float]
+) -> pb.RerankResponse:
+    ids = [candidates[index].id for index in pairs.indices]
     top_n = request.top_n if request.HasField("top_n") else len(logits)
     ranked = [
         pb.RankedCandidate(

@@ -32,6 +32,7 @@ from gateway.ports import (
 )
 from retrieval.encoder.v1 import encoder_pb2, encoder_pb2_grpc
 from retrieval.reranker.v1 import reranker_pb2, reranker_pb2_grpc
+from serving.batching import Priority
 from serving.deadline import Deadline
 
 DIMENSION = 16
@@ -262,8 +263,12 @@ class EncoderPort:
     def __init__(self) -> None:
         self.error: Exception | None = None
         self.deadlines: list[Deadline] = []
+        self.priorities: list[Priority] = []
 
-    async def encode_query(self, query: str, *, deadline: Deadline) -> Encoded:
+    async def encode_query(
+        self, query: str, *, priority: Priority = Priority.INTERACTIVE, deadline: Deadline
+    ) -> Encoded:
+        self.priorities.append(priority)
         return await self.encode_passages([query], truncate=False, deadline=deadline)
 
     async def encode_passages(self, texts: Sequence[str], *, truncate: bool, deadline: Deadline) -> Encoded:
@@ -285,8 +290,12 @@ class RerankerPort:
         self.error: Exception | None = None
         self.passages: list[str] = []
         self.deadlines: list[Deadline] = []
+        self.priorities: list[Priority] = []
 
-    async def rerank(self, query: str, passages: Sequence[str], *, deadline: Deadline) -> Reranked:
+    async def rerank(
+        self, query: str, passages: Sequence[str], *, priority: Priority = Priority.INTERACTIVE, deadline: Deadline
+    ) -> Reranked:
+        self.priorities.append(priority)
         self.passages, self.deadlines = list(passages), [*self.deadlines, deadline]
         if self.error is not None:
             raise self.error

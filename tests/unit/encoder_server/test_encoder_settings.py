@@ -33,6 +33,7 @@ def answer(texts: int, *, packed: bool) -> pb.EncodeResponse:
         packed=bytes(4 * LARGEST_DIMENSION) if packed else b"",
         token_count=8_192,
         truncated=True,
+        cached=True,
     )
     hour = to_duration(3_600 * 10**9 + 999_999_999)
     return pb.EncodeResponse(

@@ -11,6 +11,7 @@ from fakes import ENCODER_MODEL, RERANKER_MODEL, EncoderPort, PoolStore, Reranke
 
 from gateway.pipeline import Pipeline, RerankMode, Result, SearchQuery, StageCaps
 from gateway.timings import SearchTimer
+from serving.batching import Priority
 from serving.deadline import Deadline
 from serving.errors import (
     DeadlineSpent,
@@ -256,3 +257,11 @@ async def test_a_failed_stage_is_timed_too() -> None:
     time = bench.timer.stop()
     assert time.rerank.network == time.rerank.total
     assert time.dense + time.rerank.total + time.other == time.total
+
+
+async def test_both_model_stages_are_told_the_priority_of_the_search() -> None:
+    """A search in bulk is bulk in either stage, and one that says nothing is interactive."""
+    bench = Bench(PoolStore((1, "low")), {"low": 0})
+    await bench.run()
+    await bench.run(priority=Priority.BULK)
+    assert bench.encoder.priorities == bench.reranker.priorities == [Priority.INTERACTIVE, Priority.BULK]

@@ -92,6 +92,34 @@ VECTOR_FORMAT_BYTES: VectorFormat.ValueType  # 2
 """In `Embedding.packed`: the cheaper form for a server in a slow language."""
 Global___VectorFormat: _TypeAlias = VectorFormat  # noqa: Y015
 
+class _Priority:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PriorityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Priority.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PRIORITY_UNSPECIFIED: _Priority.ValueType  # 0
+    """As PRIORITY_INTERACTIVE of Encode, as PRIORITY_BULK of a message of EncodeStream."""
+    PRIORITY_INTERACTIVE: _Priority.ValueType  # 1
+    """A person, or a service in a person's request: computed first."""
+    PRIORITY_BULK: _Priority.ValueType  # 2
+    """A job that indexes or evaluates: computed while nothing interactive waits, and in one batch of several while it does.
+    Has a queue of its own, so it never makes the server refuse a person.
+    """
+
+class Priority(_Priority, metaclass=_PriorityEnumTypeWrapper):
+    """Who waits for an answer."""
+
+PRIORITY_UNSPECIFIED: Priority.ValueType  # 0
+"""As PRIORITY_INTERACTIVE of Encode, as PRIORITY_BULK of a message of EncodeStream."""
+PRIORITY_INTERACTIVE: Priority.ValueType  # 1
+"""A person, or a service in a person's request: computed first."""
+PRIORITY_BULK: Priority.ValueType  # 2
+"""A job that indexes or evaluates: computed while nothing interactive waits, and in one batch of several while it does.
+Has a queue of its own, so it never makes the server refuse a person.
+"""
+Global___Priority: _TypeAlias = Priority  # noqa: Y015
+
 @_typing.final
 class EncodeRequest(_message.Message):
     """Request of EncoderService.Encode."""
@@ -102,12 +130,15 @@ class EncodeRequest(_message.Message):
     INPUT_TYPE_FIELD_NUMBER: _builtins.int
     OVERLONG_FIELD_NUMBER: _builtins.int
     VECTOR_FORMAT_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
     input_type: Global___InputType.ValueType
     """Required. The role of all texts; E5 vectors of the two roles differ."""
     overlong: Global___Overlong.ValueType
     """What to do with a text of more than `Limits.max_tokens` tokens. Default: OVERLONG_REJECT."""
     vector_format: Global___VectorFormat.ValueType
     """How vectors are written in the answer. Default: VECTOR_FORMAT_FLOATS."""
+    priority: Global___Priority.ValueType
+    """Whose texts are computed first. Default: PRIORITY_INTERACTIVE of Encode, PRIORITY_BULK of a message of EncodeStream."""
     @_builtins.property
     def texts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Required. 1 to `Limits.max_texts` texts (256 by default), each 1 to `Limits.max_text_bytes` bytes of UTF-8
@@ -122,10 +153,11 @@ class EncodeRequest(_message.Message):
         input_type: Global___InputType.ValueType = ...,
         overlong: Global___Overlong.ValueType = ...,
         vector_format: Global___VectorFormat.ValueType = ...,
+        priority: Global___Priority.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["input_type", b"input_type", "overlong", b"overlong", "texts", b"texts", "vector_format", b"vector_format"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["input_type", b"input_type", "overlong", b"overlong", "priority", b"priority", "texts", b"texts", "vector_format", b"vector_format"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -420,12 +452,17 @@ class Embedding(_message.Message):
     PACKED_FIELD_NUMBER: _builtins.int
     TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     TRUNCATED_FIELD_NUMBER: _builtins.int
+    CACHED_FIELD_NUMBER: _builtins.int
     packed: _builtins.bytes
     """The vector as `dimension` little-endian IEEE 754 binary32 numbers. Empty under VECTOR_FORMAT_FLOATS."""
     token_count: _builtins.int
     """Tokens computed, prefix and special tokens included: 3 to `Limits.max_tokens`."""
     truncated: _builtins.bool
     """Whether the text was cut to the limit (only under OVERLONG_TRUNCATE)."""
+    cached: _builtins.bool
+    """Whether the vector was computed for an earlier request and kept; `Timings` then holds nothing of its computation.
+    Only for INPUT_TYPE_QUERY, and only where the server was told to keep some.
+    """
     @_builtins.property
     def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """The vector as numbers: `dimension` values, L2 norm 1. Empty under VECTOR_FORMAT_BYTES."""
@@ -437,10 +474,11 @@ class Embedding(_message.Message):
         packed: _builtins.bytes = ...,
         token_count: _builtins.int = ...,
         truncated: _builtins.bool = ...,
+        cached: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["packed", b"packed", "token_count", b"token_count", "truncated", b"truncated", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached", b"cached", "packed", b"packed", "token_count", b"token_count", "truncated", b"truncated", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -545,7 +583,7 @@ class Limits(_message.Message):
     max_text_bytes: _builtins.int
     """Bytes of UTF-8 per text."""
     max_waiting_tokens: _builtins.int
-    """Tokens that may wait for the device before a request is refused."""
+    """Tokens of one priority that may wait for the device before a request is refused."""
     def __init__(
         self,
         *,

@@ -188,6 +188,34 @@ COLLECTION_STATUS_RED: CollectionStatus.ValueType  # 4
 """Something failed; the store's log says what."""
 Global___CollectionStatus: _TypeAlias = CollectionStatus  # noqa: Y015
 
+class _Priority:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PriorityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Priority.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PRIORITY_UNSPECIFIED: _Priority.ValueType  # 0
+    """As PRIORITY_INTERACTIVE."""
+    PRIORITY_INTERACTIVE: _Priority.ValueType  # 1
+    """A person, or a service in a person's request: computed first."""
+    PRIORITY_BULK: _Priority.ValueType  # 2
+    """A job that indexes or evaluates: computed while nothing interactive waits, and in one batch of several while it does.
+    Has a queue of its own, so it never makes the server refuse a person.
+    """
+
+class Priority(_Priority, metaclass=_PriorityEnumTypeWrapper):
+    """Who waits for an answer."""
+
+PRIORITY_UNSPECIFIED: Priority.ValueType  # 0
+"""As PRIORITY_INTERACTIVE."""
+PRIORITY_INTERACTIVE: Priority.ValueType  # 1
+"""A person, or a service in a person's request: computed first."""
+PRIORITY_BULK: Priority.ValueType  # 2
+"""A job that indexes or evaluates: computed while nothing interactive waits, and in one batch of several while it does.
+Has a queue of its own, so it never makes the server refuse a person.
+"""
+Global___Priority: _TypeAlias = Priority  # noqa: Y015
+
 @_typing.final
 class SearchRequest(_message.Message):
     """Request of GatewayService.Search."""
@@ -204,6 +232,7 @@ class SearchRequest(_message.Message):
     INCLUDE_TEXT_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELDS_FIELD_NUMBER: _builtins.int
     FOLD_TO_PARENT_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     """Required. The question, without any prefix: 1 to 65,536 bytes with at least one visible character, at most 512
     tokens.
@@ -224,6 +253,10 @@ class SearchRequest(_message.Message):
     """Whether the parts of a split document count as one: only the part nearest to the query enters the pool, and
     `pool_size` counts documents, for which up to 16 times as many parts are looked at. Default: false; every part is
     a candidate of its own.
+    """
+    priority: Global___Priority.ValueType
+    """Whose texts and pairs encoder and reranker compute first; a job that searches much and has time says PRIORITY_BULK,
+    so that it slows nobody down. Default: PRIORITY_INTERACTIVE.
     """
     @_builtins.property
     def filter(self) -> Global___Filter:
@@ -246,10 +279,11 @@ class SearchRequest(_message.Message):
         include_text: _builtins.bool | None = ...,
         payload_fields: _abc.Iterable[_builtins.str] | None = ...,
         fold_to_parent: _builtins.bool = ...,
+        priority: Global___Priority.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_include_text", b"_include_text", "_pool_size", b"_pool_size", "_top_k", b"_top_k", "filter", b"filter", "include_text", b"include_text", "pool_size", b"pool_size", "top_k", b"top_k"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_include_text", b"_include_text", "_pool_size", b"_pool_size", "_top_k", b"_top_k", "collection", b"collection", "filter", b"filter", "fold_to_parent", b"fold_to_parent", "include_pool", b"include_pool", "include_text", b"include_text", "payload_fields", b"payload_fields", "pool_size", b"pool_size", "query", b"query", "rerank", b"rerank", "top_k", b"top_k"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_include_text", b"_include_text", "_pool_size", b"_pool_size", "_top_k", b"_top_k", "collection", b"collection", "filter", b"filter", "fold_to_parent", b"fold_to_parent", "include_pool", b"include_pool", "include_text", b"include_text", "payload_fields", b"payload_fields", "pool_size", b"pool_size", "priority", b"priority", "query", b"query", "rerank", b"rerank", "top_k", b"top_k"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__include_text: _TypeAlias = _typing.Literal["include_text"]  # noqa: Y015
     _WhichOneofArgType__include_text: _TypeAlias = _typing.Literal["_include_text", b"_include_text"]  # noqa: Y015

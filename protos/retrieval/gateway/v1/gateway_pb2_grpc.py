@@ -196,7 +196,7 @@ class DocumentServiceServicer:
     """
 
     def UpsertDocuments(self, request_iterator, context):
-        """Encodes and stores documents; answers every message after its documents are durably stored.
+        """Encodes (as PRIORITY_BULK) and stores documents; answers every message after its documents are durably stored.
 
         A document with an id that exists is replaced. A message that is wrong or fails is answered with `failure`, stores
         nothing, and leaves the others alone.

@@ -110,7 +110,7 @@ class DocumentServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> DocumentServiceAsyncStub: ...
     UpsertDocuments: _grpc.StreamStreamMultiCallable[_gateway_pb2.UpsertDocumentsRequest, _gateway_pb2.UpsertDocumentsResponse]
-    """Encodes and stores documents; answers every message after its documents are durably stored.
+    """Encodes (as PRIORITY_BULK) and stores documents; answers every message after its documents are durably stored.
 
     A document with an id that exists is replaced. A message that is wrong or fails is answered with `failure`, stores
     nothing, and leaves the others alone.
@@ -128,7 +128,7 @@ class DocumentServiceAsyncStub(DocumentServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     UpsertDocuments: _aio.StreamStreamMultiCallable[_gateway_pb2.UpsertDocumentsRequest, _gateway_pb2.UpsertDocumentsResponse]  # type: ignore[assignment]
-    """Encodes and stores documents; answers every message after its documents are durably stored.
+    """Encodes (as PRIORITY_BULK) and stores documents; answers every message after its documents are durably stored.
 
     A document with an id that exists is replaced. A message that is wrong or fails is answered with `failure`, stores
     nothing, and leaves the others alone.
@@ -149,7 +149,7 @@ class DocumentServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_gateway_pb2.UpsertDocumentsRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_gateway_pb2.UpsertDocumentsResponse], _abc.AsyncIterator[_gateway_pb2.UpsertDocumentsResponse]]:
-        """Encodes and stores documents; answers every message after its documents are durably stored.
+        """Encodes (as PRIORITY_BULK) and stores documents; answers every message after its documents are durably stored.
 
         A document with an id that exists is replaced. A message that is wrong or fails is answered with `failure`, stores
         nothing, and leaves the others alone.

@@ -25,33 +25,35 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$retrieval/reranker/v1/reranker.proto\x12\x15retrieval.reranker.v1\x1a\x1egoogle/protobuf/duration.proto\"\xbd\x01\n\rRerankRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12\x34\n\ncandidates\x18\x02 \x03(\x0b\x32 .retrieval.reranker.v1.Candidate\x12\x12\n\x05top_n\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x35\n\ntruncation\x18\x04 \x01(\x0e\x32!.retrieval.reranker.v1.Truncation\x12\x12\n\nskip_blank\x18\x05 \x01(\x08\x42\x08\n\x06_top_n\"\x8d\x02\n\x0eRerankResponse\x12\x36\n\x06ranked\x18\x01 \x03(\x0b\x32&.retrieval.reranker.v1.RankedCandidate\x12\x11\n\ttruncated\x18\x02 \x01(\x08\x12\x17\n\x0ftruncated_count\x18\x03 \x01(\x05\x12\x17\n\x0fquery_truncated\x18\x04 \x01(\x08\x12/\n\x07timings\x18\x05 \x01(\x0b\x32\x1e.retrieval.reranker.v1.Timings\x12\x34\n\x05model\x18\x06 \x01(\x0b\x32%.retrieval.reranker.v1.ModelReference\x12\x17\n\x0fskipped_indices\x18\x07 \x03(\x05\"\x11\n\x0fGetModelRequest\"w\n\x10GetModelResponse\x12\x34\n\x05model\x18\x01 \x01(\x0b\x32%.retrieval.reranker.v1.ModelReference\x12-\n\x06limits\x18\x02 \x01(\x0b\x32\x1d.retrieval.reranker.v1.Limits\"%\n\tCandidate\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\"x\n\x0fRankedCandidate\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\x05\x12\r\n\x05logit\x18\x03 \x01(\x02\x12\x13\n\x0bprobability\x18\x04 \x01(\x01\x12\x11\n\ttruncated\x18\x05 \x01(\x08\x12\x13\n\x0btoken_count\x18\x06 \x01(\x05\"\xb6\x01\n\x07Timings\x12(\n\x05total\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08tokenize\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05queue\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07\x63ompute\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"a\n\x0eModelReference\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x11\n\tprecision\x18\x04 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x05 \x01(\t\"h\n\x06Limits\x12\x12\n\nmax_tokens\x18\x01 \x01(\x05\x12\x16\n\x0emax_candidates\x18\x02 \x01(\x05\x12\x16\n\x0emax_text_bytes\x18\x03 \x01(\x05\x12\x1a\n\x12max_waiting_tokens\x18\x04 \x01(\x03*z\n\nTruncation\x12\x1a\n\x16TRUNCATION_UNSPECIFIED\x10\x00\x12\x1c\n\x18TRUNCATION_LONGEST_FIRST\x10\x01\x12\x1b\n\x17TRUNCATION_ONLY_PASSAGE\x10\x02\x12\x15\n\x11TRUNCATION_REJECT\x10\x03\x32\xc5\x01\n\x0fRerankerService\x12U\n\x06Rerank\x12$.retrieval.reranker.v1.RerankRequest\x1a%.retrieval.reranker.v1.RerankResponse\x12[\n\x08GetModel\x12&.retrieval.reranker.v1.GetModelRequest\x1a\'.retrieval.reranker.v1.GetModelResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$retrieval/reranker/v1/reranker.proto\x12\x15retrieval.reranker.v1\x1a\x1egoogle/protobuf/duration.proto\"\xf0\x01\n\rRerankRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12\x34\n\ncandidates\x18\x02 \x03(\x0b\x32 .retrieval.reranker.v1.Candidate\x12\x12\n\x05top_n\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x35\n\ntruncation\x18\x04 \x01(\x0e\x32!.retrieval.reranker.v1.Truncation\x12\x12\n\nskip_blank\x18\x05 \x01(\x08\x12\x31\n\x08priority\x18\x06 \x01(\x0e\x32\x1f.retrieval.reranker.v1.PriorityB\x08\n\x06_top_n\"\x8d\x02\n\x0eRerankResponse\x12\x36\n\x06ranked\x18\x01 \x03(\x0b\x32&.retrieval.reranker.v1.RankedCandidate\x12\x11\n\ttruncated\x18\x02 \x01(\x08\x12\x17\n\x0ftruncated_count\x18\x03 \x01(\x05\x12\x17\n\x0fquery_truncated\x18\x04 \x01(\x08\x12/\n\x07timings\x18\x05 \x01(\x0b\x32\x1e.retrieval.reranker.v1.Timings\x12\x34\n\x05model\x18\x06 \x01(\x0b\x32%.retrieval.reranker.v1.ModelReference\x12\x17\n\x0fskipped_indices\x18\x07 \x03(\x05\"\x11\n\x0fGetModelRequest\"w\n\x10GetModelResponse\x12\x34\n\x05model\x18\x01 \x01(\x0b\x32%.retrieval.reranker.v1.ModelReference\x12-\n\x06limits\x18\x02 \x01(\x0b\x32\x1d.retrieval.reranker.v1.Limits\"%\n\tCandidate\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\"x\n\x0fRankedCandidate\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\x05\x12\r\n\x05logit\x18\x03 \x01(\x02\x12\x13\n\x0bprobability\x18\x04 \x01(\x01\x12\x11\n\ttruncated\x18\x05 \x01(\x08\x12\x13\n\x0btoken_count\x18\x06 \x01(\x05\"\xb6\x01\n\x07Timings\x12(\n\x05total\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08tokenize\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05queue\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07\x63ompute\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"a\n\x0eModelReference\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x11\n\tprecision\x18\x04 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x05 \x01(\t\"h\n\x06Limits\x12\x12\n\nmax_tokens\x18\x01 \x01(\x05\x12\x16\n\x0emax_candidates\x18\x02 \x01(\x05\x12\x16\n\x0emax_text_bytes\x18\x03 \x01(\x05\x12\x1a\n\x12max_waiting_tokens\x18\x04 \x01(\x03*z\n\nTruncation\x12\x1a\n\x16TRUNCATION_UNSPECIFIED\x10\x00\x12\x1c\n\x18TRUNCATION_LONGEST_FIRST\x10\x01\x12\x1b\n\x17TRUNCATION_ONLY_PASSAGE\x10\x02\x12\x15\n\x11TRUNCATION_REJECT\x10\x03*Q\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x18\n\x14PRIORITY_INTERACTIVE\x10\x01\x12\x11\n\rPRIORITY_BULK\x10\x02\x32\xc5\x01\n\x0fRerankerService\x12U\n\x06Rerank\x12$.retrieval.reranker.v1.RerankRequest\x1a%.retrieval.reranker.v1.RerankResponse\x12[\n\x08GetModel\x12&.retrieval.reranker.v1.GetModelRequest\x1a\'.retrieval.reranker.v1.GetModelResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'retrieval.reranker.v1.reranker_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TRUNCATION']._serialized_start=1250
-  _globals['_TRUNCATION']._serialized_end=1372
+  _globals['_TRUNCATION']._serialized_start=1301
+  _globals['_TRUNCATION']._serialized_end=1423
+  _globals['_PRIORITY']._serialized_start=1425
+  _globals['_PRIORITY']._serialized_end=1506
   _globals['_RERANKREQUEST']._serialized_start=96
-  _globals['_RERANKREQUEST']._serialized_end=285
-  _globals['_RERANKRESPONSE']._serialized_start=288
-  _globals['_RERANKRESPONSE']._serialized_end=557
-  _globals['_GETMODELREQUEST']._serialized_start=559
-  _globals['_GETMODELREQUEST']._serialized_end=576
-  _globals['_GETMODELRESPONSE']._serialized_start=578
-  _globals['_GETMODELRESPONSE']._serialized_end=697
-  _globals['_CANDIDATE']._serialized_start=699
-  _globals['_CANDIDATE']._serialized_end=736
-  _globals['_RANKEDCANDIDATE']._serialized_start=738
-  _globals['_RANKEDCANDIDATE']._serialized_end=858
-  _globals['_TIMINGS']._serialized_start=861
-  _globals['_TIMINGS']._serialized_end=1043
-  _globals['_MODELREFERENCE']._serialized_start=1045
-  _globals['_MODELREFERENCE']._serialized_end=1142
-  _globals['_LIMITS']._serialized_start=1144
-  _globals['_LIMITS']._serialized_end=1248
-  _globals['_RERANKERSERVICE']._serialized_start=1375
-  _globals['_RERANKERSERVICE']._serialized_end=1572
+  _globals['_RERANKREQUEST']._serialized_end=336
+  _globals['_RERANKRESPONSE']._serialized_start=339
+  _globals['_RERANKRESPONSE']._serialized_end=608
+  _globals['_GETMODELREQUEST']._serialized_start=610
+  _globals['_GETMODELREQUEST']._serialized_end=627
+  _globals['_GETMODELRESPONSE']._serialized_start=629
+  _globals['_GETMODELRESPONSE']._serialized_end=748
+  _globals['_CANDIDATE']._serialized_start=750
+  _globals['_CANDIDATE']._serialized_end=787
+  _globals['_RANKEDCANDIDATE']._serialized_start=789
+  _globals['_RANKEDCANDIDATE']._serialized_end=909
+  _globals['_TIMINGS']._serialized_start=912
+  _globals['_TIMINGS']._serialized_end=1094
+  _globals['_MODELREFERENCE']._serialized_start=1096
+  _globals['_MODELREFERENCE']._serialized_end=1193
+  _globals['_LIMITS']._serialized_start=1195
+  _globals['_LIMITS']._serialized_end=1299
+  _globals['_RERANKERSERVICE']._serialized_start=1509
+  _globals['_RERANKERSERVICE']._serialized_end=1706
 # @@protoc_insertion_point(module_scope)

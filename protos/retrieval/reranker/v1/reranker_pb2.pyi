@@ -48,6 +48,34 @@ TRUNCATION_REJECT: Truncation.ValueType  # 3
 """Refuses the request with INVALID_ARGUMENT (`PAIR_TOO_LONG`)."""
 Global___Truncation: _TypeAlias = Truncation  # noqa: Y015
 
+class _Priority:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PriorityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Priority.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PRIORITY_UNSPECIFIED: _Priority.ValueType  # 0
+    """As PRIORITY_INTERACTIVE."""
+    PRIORITY_INTERACTIVE: _Priority.ValueType  # 1
+    """A person, or a service in a person's request: computed first."""
+    PRIORITY_BULK: _Priority.ValueType  # 2
+    """A job that indexes or evaluates: computed while nothing interactive waits, and in one batch of several while it does.
+    Has a queue of its own, so it never makes the server refuse a person.
+    """
+
+class Priority(_Priority, metaclass=_PriorityEnumTypeWrapper):
+    """Who waits for an answer."""
+
+PRIORITY_UNSPECIFIED: Priority.ValueType  # 0
+"""As PRIORITY_INTERACTIVE."""
+PRIORITY_INTERACTIVE: Priority.ValueType  # 1
+"""A person, or a service in a person's request: computed first."""
+PRIORITY_BULK: Priority.ValueType  # 2
+"""A job that indexes or evaluates: computed while nothing interactive waits, and in one batch of several while it does.
+Has a queue of its own, so it never makes the server refuse a person.
+"""
+Global___Priority: _TypeAlias = Priority  # noqa: Y015
+
 @_typing.final
 class RerankRequest(_message.Message):
     """Request of RerankerService.Rerank."""
@@ -59,6 +87,7 @@ class RerankRequest(_message.Message):
     TOP_N_FIELD_NUMBER: _builtins.int
     TRUNCATION_FIELD_NUMBER: _builtins.int
     SKIP_BLANK_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     """Required where there are candidates. 1 to `Limits.max_text_bytes` bytes with at least one visible character."""
     top_n: _builtins.int
@@ -67,6 +96,8 @@ class RerankRequest(_message.Message):
     """How a pair over the token limit is cut. Default: TRUNCATION_LONGEST_FIRST."""
     skip_blank: _builtins.bool
     """Whether blank candidates are left out of the ranking instead of refusing the request. Default: false."""
+    priority: Global___Priority.ValueType
+    """Whose pairs are computed first. Default: PRIORITY_INTERACTIVE."""
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
         """0 to `Limits.max_candidates` candidates (256 by default)."""
@@ -79,10 +110,11 @@ class RerankRequest(_message.Message):
         top_n: _builtins.int | None = ...,
         truncation: Global___Truncation.ValueType = ...,
         skip_blank: _builtins.bool = ...,
+        priority: Global___Priority.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_top_n", b"_top_n", "top_n", b"top_n"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_top_n", b"_top_n", "candidates", b"candidates", "query", b"query", "skip_blank", b"skip_blank", "top_n", b"top_n", "truncation", b"truncation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_top_n", b"_top_n", "candidates", b"candidates", "priority", b"priority", "query", b"query", "skip_blank", b"skip_blank", "top_n", b"top_n", "truncation", b"truncation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__top_n: _TypeAlias = _typing.Literal["top_n"]  # noqa: Y015
     _WhichOneofArgType__top_n: _TypeAlias = _typing.Literal["_top_n", b"_top_n"]  # noqa: Y015
@@ -360,7 +392,7 @@ class Limits(_message.Message):
     max_text_bytes: _builtins.int
     """Bytes of UTF-8 per query and per text."""
     max_waiting_tokens: _builtins.int
-    """Tokens that may wait for the device before a request is refused."""
+    """Tokens of one priority that may wait for the device before a request is refused."""
     def __init__(
         self,
         *,
