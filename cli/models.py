@@ -74,6 +74,7 @@ def export(
     query_prefix: Annotated[str, typer.Option(help='Encoder only, for example "query: ".')] = "",
     passage_prefix: Annotated[str, typer.Option(help='Encoder only, for example "passage: ".')] = "",
     max_tokens: Annotated[int | None, typer.Option(min=8, help="Most tokens of a row.")] = None,
+    fp16: Annotated[bool, typer.Option("--fp16", help="Add the form that a GPU runs.")] = False,
 ) -> None:
     """Make a bundle out of a Hugging Face directory, with torch and transformers."""
     with reported(), needs("export"):
@@ -87,6 +88,7 @@ def export(
             pooling=pooling,
             query_prefix=query_prefix,
             passage_prefix=passage_prefix,
+            fp16=fp16,
         )
         exporter.export(source, kind, out, wanted, note)
     answers().print(Text(str(out)), soft_wrap=True)
@@ -105,7 +107,7 @@ def verify_(
     paths = [directory] if directory else [listed.path for listed in _bundles(home)]
     if not paths:
         fail(EXIT_NOT_SO, f"no bundles under {home}", "make some with `twostage models prepare`")
-    checked = [(path, _verified(path, device)) for path in paths]
+    checked = [(path, found) for path in paths for found in _verified(path, device)]
     if as_json:
         print_json([_verified_document(path, found) for path, found in checked])
     else:
@@ -114,14 +116,16 @@ def verify_(
     raise typer.Exit(EXIT_NOT_SO if any(isinstance(found, Misconfigured) for _, found in checked) else 0)
 
 
-def _verified(path: Path, device: options.Device) -> "Verified | Misconfigured":
+def _verified(path: Path, device: options.Device) -> "Iterator[Verified | Misconfigured]":
+    """Try every form of a bundle."""
     with needs("cpu"):
         from models.verify import verify  # noqa: PLC0415 - onnxruntime is an extra
 
     try:
-        return verify(path, device=device)
+        for precision in Bundle(path).manifest.precisions:
+            yield verify(path, precision=precision, device=device)
     except Misconfigured as error:
-        return error
+        yield error
 
 
 def _verified_document(path: Path, found: "Verified | Misconfigured") -> dict[str, Any]:
@@ -131,21 +135,22 @@ def _verified_document(path: Path, found: "Verified | Misconfigured") -> dict[st
         "path": str(path),
         "good": True,
         "model_id": found.manifest.model_id,
+        "precision": found.precision,
         "digest": found.digest,
         "device": found.device,
         "row_count": found.row_count,
         "max_difference": found.max_difference,
-        "tolerance": found.manifest.tolerance,
+        "tolerance": found.tolerance,
     }
 
 
 def _verified_line(path: Path, found: "Verified | Misconfigured") -> Text:
     if isinstance(found, Misconfigured):
         return Text.assemble(("bad   ", "bold red"), f"{path}  {found.reason}: {found.message}")
-    difference = f"{found.max_difference:.1e} of {found.manifest.tolerance:g} allowed"
+    difference = f"{found.max_difference:.1e} of {found.tolerance:g} allowed"
     return Text.assemble(
         ("good  ", "bold green"),
-        f"{path}  {found.manifest.model_id} {found.manifest.precision} on {found.device}, "
+        f"{path}  {found.manifest.model_id} {found.precision} on {found.device}, "
         f"{found.row_count} golden outputs, largest difference {difference}",
     )
 

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from models import golden
+from models import golden, half
 from models.build import building
 from models.source import Source, describe
 from models.tracing import INPUTS, OUTPUTS, prove, write_graph
@@ -17,8 +17,10 @@ from serving.bundle import (
     GOLDEN_NAME,
     MODEL_NAME,
     TOKENIZER_NAME,
+    Form,
     Kind,
     Manifest,
+    Precision,
     file_entries,
     write_manifest,
 )
@@ -44,6 +46,8 @@ class ExportOptions:
     pooling: Pooling = "mean"
     query_prefix: str = ""
     passage_prefix: str = ""
+    fp16: bool = False
+    """Whether the bundle gets an fp16 form too, which is what a GPU runs."""
 
 
 def export(source: Path, kind: Kind, out: Path, options: ExportOptions, progress: Progress = log.info) -> Path:
@@ -61,7 +65,7 @@ def export(source: Path, kind: Kind, out: Path, options: ExportOptions, progress
 
     Raises:
         Misconfigured: The model is of an architecture that is not supported, contradicts its tokenizer, has no
-            classification head, cannot take `max_tokens`, or its graph does not agree with torch at every shape.
+            classification head, cannot take `max_tokens`, or a graph of it does not agree with torch at every shape.
     """
     from models import torch_model  # noqa: PLC0415 - torch is no dependency of who only serves
 
@@ -77,9 +81,15 @@ def export(source: Path, kind: Kind, out: Path, options: ExportOptions, progress
             return torch_model.run(model, ids, mask)
 
         prove(part / MODEL_NAME, run, described, TOLERANCES[kind])
+        forms: dict[Precision, Form] = {}
+        if options.fp16:
+            progress(f"{kind}: converting to fp16; comparing with torch")
+            forms["fp16"] = half.write_half(part, kind)
+            prove(part / half.HALF_NAME, run, described, half.TOLERANCES[kind])
         name = golden.describe(model)
         golden.write(golden.compute(source, kind, described.max_tokens, run, name), part / GOLDEN_NAME)
-        write_manifest(part, _manifest(described, options, attention, part))
+        manifest = _manifest(described, options, attention, part)
+        write_manifest(part, manifest.model_copy(update={"forms": forms}))
     return out
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from serving.bundle import MANIFEST_NAME, Bundle, Manifest
+from serving.bundle import MANIFEST_NAME, Bundle, Manifest, Precision
 from serving.errors import Misconfigured
 from serving.model import Model
 from serving.selftest import self_test
@@ -12,10 +12,12 @@ from serving.session import Device, SessionOptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """A bundle that passed, and by how much."""
+    """A form of a bundle that passed, and by how much."""
 
     path: Path
     manifest: Manifest
+    precision: Precision
+    """Which form was tried."""
     digest: str
     """"sha256:" and the manifest's SHA-256, as servers report it."""
     device: str
@@ -23,6 +25,8 @@ class Verified:
     """Golden outputs that were computed again."""
     max_difference: float
     """Largest absolute difference from them."""
+    tolerance: float
+    """Largest difference that is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +39,14 @@ class Listed:
     """What is wrong, for people, where the manifest is None."""
 
 
-def verify(path: Path, *, device: Device = "cpu", threads: int | None = None) -> Verified:
+def verify(
+    path: Path, *, precision: Precision | None = None, device: Device = "cpu", threads: int | None = None
+) -> Verified:
     """Check digests, tokenizer, graph, shapes and golden outputs.
 
     Args:
         path: The bundle's directory.
+        precision: Which form to try; None is `model.onnx`.
         device: Where to compute.
         threads: Threads to compute with; None is all that are usable.
 
@@ -47,15 +54,17 @@ def verify(path: Path, *, device: Device = "cpu", threads: int | None = None) ->
         Misconfigured: Something is not as it has to be.
     """
     bundle = Bundle(path)
-    model = Model(bundle, bundle.manifest.kind, SessionOptions(device=device, threads=threads))
+    model = Model(bundle, bundle.manifest.kind, SessionOptions(device=device, threads=threads, precision=precision))
     report = self_test(model)
     return Verified(
         path=path,
         manifest=bundle.manifest,
+        precision=model.precision,
         digest=bundle.digest,
         device=model.session.device,
         row_count=report.row_count,
         max_difference=report.max_difference,
+        tolerance=report.tolerance,
     )
 
 

@@ -3,6 +3,7 @@
 A bundle is a directory::
 
     model.onnx        the graph (and `model.onnx.data` where the weights exceed 2 GB)
+    model.int8.onnx   a further form of the same model, where there is one; likewise `model.fp16.onnx`
     tokenizer.json    the tokenizer as Hugging Face's tokenizers library writes it
     golden.json       inputs, and the fp32 reference model's outputs for them
     bundle.json       the manifest: what the model is, and size and SHA-256 of every other file
@@ -46,6 +47,17 @@ class SpecialTokens(_Frozen):
     unk: int
 
 
+class Form(_Frozen):
+    """The same model in one precision: a graph of the same inputs and output, which may differ a little more."""
+
+    file: str
+    """The graph's name, for example "model.int8.onnx"; it is listed in `files` as every other file is."""
+    weights: str
+    """How the weights are stored, for people."""
+    tolerance: float = Field(gt=0)
+    """Largest absolute difference from the golden outputs, which are the fp32 reference's for every form."""
+
+
 class Manifest(_Frozen):
     """What `bundle.json` says."""
 
@@ -60,6 +72,7 @@ class Manifest(_Frozen):
     architecture: str
     """For example "BertModel" or "XLMRobertaForSequenceClassification"."""
     precision: Precision
+    """Of `model.onnx`."""
     weights: str
     """How the weights are stored, for people, for example "4-bit embedding table, fp32 linear weights"."""
     vocabulary: int = Field(gt=0)
@@ -81,6 +94,8 @@ class Manifest(_Frozen):
     """How attention is computed, for people, for example "com.microsoft.MultiHeadAttention x 12"."""
     tolerance: float = Field(gt=0)
     """Largest absolute difference from the golden outputs: per vector element, or per logit."""
+    forms: dict[Precision, Form] = Field(default_factory=dict)
+    """Further forms beside `model.onnx`, by precision."""
     tools: dict[str, str] = Field(default_factory=dict)
     """Versions of what made the bundle."""
     files: dict[str, FileEntry]
@@ -94,7 +109,23 @@ class Manifest(_Frozen):
             raise ValueError("an encoder has a dimension and a pooling")
         if any(Path(name).name != name for name in self.files):
             raise ValueError("files: names, not paths")
+        if self.precision in self.forms:
+            raise ValueError(f"forms: {self.precision} is what {MODEL_NAME} is")
+        unlisted = {form.file for form in self.forms.values()} - self.files.keys()
+        if unlisted:
+            raise ValueError(f"forms: {', '.join(sorted(unlisted))} not listed in files")
         return self
+
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        """Every precision that the bundle has, that of `model.onnx` first."""
+        return self.precision, *self.forms
+
+    def form(self, precision: Precision) -> Form:
+        """Return the form of one of `precisions`."""
+        if precision == self.precision:
+            return Form(file=MODEL_NAME, weights=self.weights, tolerance=self.tolerance)
+        return self.forms[precision]
 
 
 class GoldenRow(_Frozen):

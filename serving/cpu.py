@@ -1,4 +1,4 @@
-"""How many processors this process may really use.
+"""How many processors this process may really use, and which instructions for int8 they have.
 
 The affinity mask does not show a container's quota, and onnxruntime looks at neither, so it starts a thread per core of
 the host and they wait for each other.
@@ -9,6 +9,9 @@ import os
 from pathlib import Path
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
+CPU_INFO = Path("/proc/cpuinfo")
+# Without one of these, products of int8 are no faster than of float32, and some kernels saturate on the way.
+INT8_FLAGS = ("amx_int8", "avx512_vnni", "avx_vnni")
 
 
 def usable_cpus(cgroup: Path = CGROUP_ROOT) -> int:
@@ -38,3 +41,18 @@ def parse_cpu_max(text: str) -> float | None:
     if quota == "max" or not quota.isdigit():
         return None
     return int(quota) / int(period or 100_000)
+
+
+def int8_flags(cpu_info: Path = CPU_INFO) -> tuple[str, ...]:
+    """Return which of `INT8_FLAGS` this machine's processors have; none where the system does not say."""
+    try:
+        return parse_int8_flags(cpu_info.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return ()
+
+
+def parse_int8_flags(text: str) -> tuple[str, ...]:
+    """Read `/proc/cpuinfo`: a flag counts where every processor has it."""
+    lines = [line.partition(":") for line in text.splitlines()]
+    flags = [set(value.split()) for name, _, value in lines if name.strip() == "flags"]
+    return tuple(flag for flag in INT8_FLAGS if flags and all(flag in each for each in flags))

@@ -26,10 +26,19 @@ _RowT_contra = TypeVar("_RowT_contra", contravariant=True)
 _OutT_co = TypeVar("_OutT_co", covariant=True)
 
 
+class Feed(Protocol):
+    """One batch as `Computing.run` takes it."""
+
+    @property
+    def padded_tokens(self) -> int:
+        """Tokens that the device computes."""
+        ...
+
+
 class Computing(Protocol[_RowT_contra, _OutT_co]):
     """What computes rows; calls come from device threads."""
 
-    def prepare(self, rows: Sequence[_RowT_contra]) -> Any:
+    def prepare(self, rows: Sequence[_RowT_contra]) -> Feed:
         """Make of rows what `run` takes: work of the processor that needs no device."""
         ...
 
@@ -180,8 +189,7 @@ def _run(slot: _Slot[RowT, OutT], rows: "Sequence[Waiting[Place[RowT, OutT]]]") 
         ended = time.monotonic_ns()
     if len(outputs) != len(rows):
         raise RuntimeError(f"{len(rows)} rows in, {len(outputs)} outputs back")
-    padded = len(rows) * max(waiting.length for waiting in rows)
-    return Computed(rows=rows, outputs=outputs, span=(begun, ended), padded_tokens=padded)
+    return Computed(rows=rows, outputs=outputs, span=(begun, ended), padded_tokens=feed.padded_tokens)
 
 
 def _failure(error: Exception) -> ServiceError:

@@ -45,7 +45,7 @@ class Engine:
             "id": manifest.model_id,
             "revision": manifest.revision,
             "digest": self.model.bundle.digest,
-            "precision": manifest.precision,
+            "precision": self.model.precision,
             "device": self.model.session.device,
         }
 
@@ -100,6 +100,7 @@ async def open_engine(
     model = await asyncio.to_thread(_load, settings, kind)
     device = model.session.device
     limits = settings.batch_limits(device)
+    instances = [model, *[await asyncio.to_thread(model.twin) for _ in range(settings.instances - 1)]]
     costs = await asyncio.to_thread(calibrate, model, limits)
     log.info("a batch costs %s", costs.cost)
     observers: list[BatchMetrics] = []
@@ -114,10 +115,10 @@ async def open_engine(
             )
 
     batcher: Batcher[Tokens, FloatArray] = Batcher(
-        [model],
+        instances,
         limits,
         costs=costs,
-        prefetch=device == "cuda" if settings.prefetch is None else settings.prefetch,
+        prefetch=device != "cpu" if settings.prefetch is None else settings.prefetch,
         on_batch=on_batch,
         on_death=on_death,
     )

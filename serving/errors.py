@@ -4,10 +4,13 @@
 
     ServiceError
     +-- InvalidRequest        the caller's request is wrong whatever our state
+    +-- Unauthenticated       the caller does not say who it is, or nobody knows it
+    +-- PermissionDenied      the caller may not do this
     +-- NotFound              what the caller named does not exist
     +-- AlreadyExists         what the caller wants to create exists
     +-- Misconfigured         an operator has to act
     +-- Overloaded            a queue is full; try again after `retry_after_s`
+    |   +-- DeviceOutOfMemory a batch does not fit into the device's memory
     +-- NotReady              starting or draining
     +-- Unavailable           a backend cannot be reached
     +-- DeadlineSpent         the caller's time is over
@@ -41,6 +44,14 @@ class InvalidRequest(ServiceError):
         self.field = field
 
 
+class Unauthenticated(ServiceError):
+    """The caller does not say who it is, or is nobody that this server knows."""
+
+
+class PermissionDenied(ServiceError):
+    """The caller may not do this; the same for what exists and for what does not."""
+
+
 class NotFound(ServiceError):
     """What the caller named does not exist."""
 
@@ -59,6 +70,10 @@ class Overloaded(ServiceError):
     def __init__(self, reason: str, message: str, *, retry_after_s: float, **metadata: str) -> None:
         super().__init__(reason, message, **metadata)
         self.retry_after_s = retry_after_s
+
+
+class DeviceOutOfMemory(Overloaded):
+    """A batch does not fit into what memory the device has left; a smaller one, or a later one, may."""
 
 
 class NotReady(ServiceError):

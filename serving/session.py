@@ -4,27 +4,38 @@ The only module that imports onnxruntime.
 """
 
 import logging
+import threading
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
-from serving.bundle import Bundle
-from serving.cpu import usable_cpus
-from serving.errors import Misconfigured
+from serving.bundle import Bundle, Manifest, Precision
+from serving.cpu import int8_flags, usable_cpus
+from serving.errors import DeviceOutOfMemory, Misconfigured
+from serving.precision import PrecisionChoice, choose
 
 log = logging.getLogger(__name__)
 
-Device = Literal["auto", "cpu", "cuda"]
+Device = Literal["auto", "cpu", "cuda", "tensorrt"]
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
 
-PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+PROVIDERS = {
+    "cpu": "CPUExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "tensorrt": "TensorrtExecutionProvider",
+}
 KNOWN_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 RUNTIME_ERRORS_ONLY = 3
+# What onnxruntime, CUDA and its libraries write where memory is short: there is no type of exception for it.
+OUT_OF_MEMORY = ("failed to allocate memory", "out of memory", "bad_alloc", "alloc_failed", "bfcarena")
+MEMORY_RETRY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,21 +46,29 @@ class SessionOptions:
     """`auto` takes CUDA where it works and says which it took; the others are that device or an error."""
     threads: int | None = None
     """Threads of one run on a CPU; None is `usable_cpus()`."""
+    precision: PrecisionChoice | None = None
+    """`auto` takes what suits the device; None is what `model.onnx` is; the others are that form or an error."""
+    device_memory_mib: int | None = None
+    """Most memory of a GPU that tensors may take; None is all."""
 
 
 class Session:
-    """A loaded graph.
+    """A loaded graph. `run` may be called from several threads; on a GPU they take turns.
 
     Raises:
-        Misconfigured: The device is not to be had, or the graph's inputs or output are not what the manifest says.
+        Misconfigured: Device or precision is not to be had, or the graph's inputs or output are not what the manifest
+            says.
     """
 
     def __init__(self, bundle: Bundle, options: SessionOptions) -> None:
         self.threads = options.threads or usable_cpus()
-        self._session, self.device = _open(bundle, options.device, self.threads)
-        self._inputs = self._check_inputs(bundle)
-        self._output = _check_output(self._session, bundle)
-        if self.device == "cpu" and bundle.manifest.precision == "fp16":
+        self._session, self.device, self.precision = _open(bundle, options, self.threads)
+        path = bundle.path / bundle.manifest.form(self.precision).file
+        self._inputs = _check_inputs(self._session, path, bundle.manifest)
+        self._output = _check_output(self._session, path, bundle.manifest)
+        # Two runs at once on a GPU share its time and take twice the memory.
+        self._turn: AbstractContextManager[object] = nullcontext() if self.device == "cpu" else threading.Lock()
+        if self.device == "cpu" and self.precision == "fp16":
             log.warning("fp16 weights on a CPU are several times slower than fp32")
 
     def run(self, ids: IntArray, mask: IntArray) -> FloatArray:
@@ -61,70 +80,104 @@ class Session:
 
         Returns:
             float32 [batch, dimension] of an encoder, float32 [batch] of a reranker.
+
+        Raises:
+            DeviceOutOfMemory: The batch does not fit into what memory is left; the session stays usable.
+            Exception: Whatever else onnxruntime throws.
         """
         arrays = {"input_ids": ids, "attention_mask": mask}
         feed = {name: arrays[name] if name in arrays else np.zeros_like(ids) for name in self._inputs}
-        (output,) = self._session.run([self._output], feed)
+        try:
+            with self._turn:
+                (output,) = self._session.run([self._output], feed)
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+            raise DeviceOutOfMemory(
+                "DEVICE_OUT_OF_MEMORY",
+                f"no memory left on {self.device} for a batch of {ids.shape[0]} rows of {ids.shape[1]} tokens",
+                retry_after_s=MEMORY_RETRY_S,
+            ) from error
         return np.asarray(output, np.float32)
 
-    def _check_inputs(self, bundle: Bundle) -> list[str]:
-        """Take the feed from the graph, not from what a tokenizer happens to give."""
-        inputs = {node.name: node.type for node in self._session.get_inputs()}
-        unknown = [name for name in inputs if name not in KNOWN_INPUTS]
-        wrong = [f"{name} is {kind}" for name, kind in inputs.items() if kind != "tensor(int64)"]
-        if unknown or wrong or set(inputs) != set(bundle.manifest.inputs):
-            raise Misconfigured(
-                "MODEL_INPUTS",
-                f"{bundle.model_path}: inputs {sorted(inputs)} {'; '.join(wrong)}; wanted int64 inputs "
-                f"{sorted(bundle.manifest.inputs)} of {KNOWN_INPUTS}",
-            )
-        return list(inputs)
 
-
-def _check_output(session: ort.InferenceSession, bundle: Bundle) -> str:
-    outputs = [node.name for node in session.get_outputs()]
-    if outputs != [bundle.manifest.output]:
+def _check_inputs(session: ort.InferenceSession, path: Path, manifest: Manifest) -> list[str]:
+    """Take the feed from the graph, not from what a tokenizer happens to give."""
+    inputs = {node.name: node.type for node in session.get_inputs()}
+    unknown = [name for name in inputs if name not in KNOWN_INPUTS]
+    wrong = [f"{name} is {kind}" for name, kind in inputs.items() if kind != "tensor(int64)"]
+    if unknown or wrong or set(inputs) != set(manifest.inputs):
         raise Misconfigured(
-            "MODEL_OUTPUT", f"{bundle.model_path}: outputs {outputs}, wanted only {bundle.manifest.output!r}"
+            "MODEL_INPUTS",
+            f"{path}: inputs {sorted(inputs)} {'; '.join(wrong)}; wanted int64 inputs {sorted(manifest.inputs)} of "
+            f"{KNOWN_INPUTS}",
         )
-    return bundle.manifest.output
+    return list(inputs)
 
 
-def _open(bundle: Bundle, device: Device, threads: int) -> tuple[ort.InferenceSession, str]:
+def _check_output(session: ort.InferenceSession, path: Path, manifest: Manifest) -> str:
+    outputs = [node.name for node in session.get_outputs()]
+    if outputs != [manifest.output]:
+        raise Misconfigured("MODEL_OUTPUT", f"{path}: outputs {outputs}, wanted only {manifest.output!r}")
+    return manifest.output
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Tell whether an exception of the engine means that memory was short."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or any(words in text for words in OUT_OF_MEMORY)
+
+
+def _open(bundle: Bundle, options: SessionOptions, threads: int) -> tuple[ort.InferenceSession, str, Precision]:
     """Create the session; onnxruntime carries on without a provider that fails to load, so look what it really took."""
-    wanted = ("cuda", "cpu") if device == "auto" else (device,)
+    wanted = ("cuda", "cpu") if options.device == "auto" else (options.device,)
     for name in wanted:
         if PROVIDERS[name] not in ort.get_available_providers():
             continue
-        session = _create(bundle, name, threads)
+        precision = choose(options.precision, bundle.manifest, device=name, int8_flags=int8_flags())
+        path = bundle.path / bundle.manifest.form(precision).file
+        session = _create(path, _providers(name, bundle, options), threads)
         if session.get_providers()[0] == PROVIDERS[name]:
-            return session, name
+            return session, name, precision
         log.warning("onnxruntime offers %s but could not load it", PROVIDERS[name])
     raise Misconfigured(
         "DEVICE_UNAVAILABLE",
-        f"device={device} was asked for, but onnxruntime {ort.__version__} can use only "
+        f"device={options.device} was asked for, but onnxruntime {ort.__version__} can use only "
         f"{ort.get_available_providers()}; install the gpu extra and its CUDA libraries, or ask for cpu or auto",
     )
 
 
-def _create(bundle: Bundle, device: str, threads: int) -> ort.InferenceSession:
+def _create(path: Path, providers: list[tuple[str, dict[str, str]]], threads: int) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = RUNTIME_ERRORS_ONLY
+    # A memory plan is kept for every shape ever seen: with shapes as they come it costs memory and saves no time.
+    options.enable_mem_pattern = False
     # A waiting thread must not burn the core that the other servers of the machine need.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the provider that was really taken is checked by the caller
-            return ort.InferenceSession(bundle.model_path, options, providers=[_provider(device)])
+            return ort.InferenceSession(path, options, providers=providers)
     except Exception as error:  # onnxruntime's exceptions share no base but this
         raise Misconfigured(
-            "MODEL_UNREADABLE", f"{bundle.model_path}: onnxruntime cannot load it ({type(error).__name__})"
+            "MODEL_UNREADABLE", f"{path}: onnxruntime cannot load it ({type(error).__name__})"
         ) from error
 
 
-def _provider(device: str) -> tuple[str, dict[str, str]]:
-    # The arena then grows by what a batch needs and not by doubling.
-    options = {"arena_extend_strategy": "kSameAsRequested"} if device == "cuda" else {}
-    return PROVIDERS[device], options
+def _providers(device: str, bundle: Bundle, options: SessionOptions) -> list[tuple[str, dict[str, str]]]:
+    """Return the providers to ask for, the one that is wanted first."""
+    if device == "cpu":
+        return [(PROVIDERS["cpu"], {})]
+    # The arena then grows by what a batch needs and not by doubling; and fp32 is fp32, not 10 bits of mantissa.
+    cuda = {"arena_extend_strategy": "kSameAsRequested", "use_tf32": "0"}
+    if options.device_memory_mib is not None:
+        cuda["gpu_mem_limit"] = str(options.device_memory_mib * 2**20)
+    providers = [(PROVIDERS["cuda"], cuda)]
+    if device == "tensorrt":
+        # Engines take minutes to build, and belong to one bundle and one kind of GPU, which their names tell.
+        cache = bundle.path.with_name(f"{bundle.path.name}.tensorrt")
+        tensorrt = {"trt_engine_cache_enable": "1", "trt_engine_cache_path": str(cache)}
+        providers.insert(0, (PROVIDERS["tensorrt"], tensorrt))
+    return providers

@@ -9,14 +9,17 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from serving.batching import BatchLimits
+from serving.cpu import usable_cpus
+from serving.precision import PrecisionChoice
 from serving.session import Device, SessionOptions
+from serving.tls import TlsFiles
 
 S = TypeVar("S", bound="ServerSettings")
 
 EXIT_MISCONFIGURED = 2
 # A CPU computes no faster in larger batches (measured: 20 pairs of 110 tokens take as long at 512 as at 16,384), and a
 # small one makes others wait less; a GPU wants to be filled.
-BATCH_TOKENS = {"cpu": 1_024, "cuda": 16_384}
+BATCH_TOKENS = {"cpu": 1_024, "cuda": 16_384, "tensorrt": 16_384}
 # An answer of max_texts vectors has to fit the 4 MiB that every gRPC client accepts by default.
 CLIENT_MESSAGE_BYTES = 4 * 1024 * 1024
 
@@ -32,7 +35,22 @@ class ServerSettings(BaseSettings):
     port: int = Field(0, ge=0, le=65_535)
     """Port to listen on; 0 takes a free one."""
     metrics_port: int = Field(0, ge=0, le=65_535)
-    """Port of the Prometheus page; 0 is none."""
+    """Port of the Prometheus page; 0 is none. With several workers it is the first one's, and the others' follow."""
+    workers: int = Field(1, ge=1, le=256)
+    """Processes that share the port; every other limit is per worker. For where one Python process is the limit."""
+    parent_pid: int | None = Field(None, ge=1)
+    """Set by a server for its own workers, not by people: a worker shares its port, and ends with its parent."""
+    health_port: int = Field(0, ge=0, le=65_535)
+    """Port of a second listener that answers health checks and nothing else, without TLS; 0 is none. For probes that
+    speak no TLS or have no certificate, as Kubernetes' own."""
+    tls_cert_file: Path | None = None
+    """The server's certificate and what it was signed with, in PEM; set means TLS. Read again when it changes."""
+    tls_key_file: Path | None = None
+    """Its private key."""
+    tls_client_ca_file: Path | None = None
+    """Certificates that every client's has to be signed with; set means that clients need one."""
+    api_keys_file: Path | None = None
+    """Who may call, see docs/security.md; default is everybody. Read again when it changes."""
     default_deadline_s: float = Field(10.0, gt=0)
     """Budget of a call whose caller set none."""
     max_message_bytes: int = Field(32 * 1024 * 1024, ge=64 * 1024)
@@ -54,6 +72,21 @@ class ServerSettings(BaseSettings):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """Least level that is written."""
 
+    @model_validator(mode="after")
+    def _tls_is_whole(self) -> Self:
+        if (self.tls_cert_file is None) != (self.tls_key_file is None):
+            raise ValueError("tls_cert_file and tls_key_file come together")
+        if self.tls_client_ca_file is not None and self.tls_cert_file is None:
+            raise ValueError("tls_client_ca_file needs tls_cert_file and tls_key_file")
+        return self
+
+    @property
+    def tls_files(self) -> TlsFiles | None:
+        """The files of the server's TLS; None is no TLS."""
+        if self.tls_cert_file is None:
+            return None
+        return TlsFiles(cert=self.tls_cert_file, key=self.tls_key_file, ca=self.tls_client_ca_file)
+
 
 class ModelServerSettings(ServerSettings):
     """What a server of a model can be told."""
@@ -61,9 +94,16 @@ class ModelServerSettings(ServerSettings):
     bundle: Path
     """Directory of the model bundle."""
     device: Device = "auto"
-    """Where to compute: auto, cpu or cuda."""
+    """Where to compute: auto, cpu, cuda or tensorrt."""
+    precision: PrecisionChoice = "auto"
+    """Which form of the model to run: auto, fp32, fp16 or int8; auto is fp16 on CUDA, and int8 on a CPU with
+    instructions for it, where the bundle has them."""
+    device_memory_mib: int | None = Field(None, ge=64)
+    """Most memory of a GPU that tensors may take; default is all."""
     threads: int | None = Field(None, ge=1)
-    """Threads of one run on a CPU; default is what affinity and cgroup quota allow."""
+    """Threads of one run on a CPU; default is what affinity and cgroup quota allow, shared by workers and instances."""
+    instances: int = Field(1, ge=1, le=64)
+    """Batches computed at the same time, each by a session with its own weights in memory and its share of threads."""
     tokenizer_threads: int = Field(2, ge=1)
     """Requests tokenized at the same time."""
     max_tokens: int | None = Field(None, ge=8)
@@ -75,14 +115,21 @@ class ModelServerSettings(ServerSettings):
     max_batch_rows: int = Field(64, ge=1)
     """Rows per batch."""
     max_waiting_tokens: int = Field(131_072, ge=1)
-    """Tokens that may wait for the device before calls are refused."""
-    max_row_age_s: float = Field(1.0, ge=0)
-    """After this wait a row is taken by age, whatever its length."""
+    """Tokens of one priority that may wait for the device before calls are refused."""
+    max_delay_ms: float = Field(0.0, ge=0)
+    """How long an idle device waits for a batch that is not full: more throughput where calls are small and many."""
+    prefetch: bool | None = None
+    """Whether a full batch is prepared while another one runs; default is yes on CUDA, where batches are short."""
 
     @property
     def session_options(self) -> SessionOptions:
         """How the model runs."""
-        return SessionOptions(device=self.device, threads=self.threads)
+        return SessionOptions(
+            device=self.device,
+            threads=self.threads or max(1, usable_cpus() // (self.workers * self.instances)),
+            precision=self.precision,
+            device_memory_mib=self.device_memory_mib,
+        )
 
     def batch_limits(self, device: str) -> BatchLimits:
         """What a batch and the queue may hold on the device that was really taken."""
@@ -90,7 +137,7 @@ class ModelServerSettings(ServerSettings):
             max_batch_tokens=self.max_batch_tokens or BATCH_TOKENS[device],
             max_batch_rows=self.max_batch_rows,
             max_waiting_tokens=self.max_waiting_tokens,
-            max_age=self.max_row_age_s,
+            max_delay=self.max_delay_ms / 1e3,
         )
 
     @model_validator(mode="after")
@@ -113,6 +160,13 @@ def load(kind: type[S]) -> S:
         sys.stderr.write("".join(f"{problem}\n" for problem in problems))
         raise SystemExit(EXIT_MISCONFIGURED)
     return settings
+
+
+def environment(settings: ServerSettings, **changes: int) -> dict[str, str]:
+    """Return this process's environment for a child that is to have other settings in part."""
+    changed = {f"{settings.prefix}{name}".upper(): str(value) for name, value in changes.items()}
+    # Names count in upper and lower case: one that stays would contradict ours.
+    return {name: value for name, value in os.environ.items() if name.upper() not in changed} | changed
 
 
 def _unknown(kind: type[ServerSettings]) -> list[str]:

@@ -24,7 +24,7 @@ from serving.bundle import Bundle, Kind
 from serving.cpu import usable_cpus
 from serving.errors import InferenceFailed, Misconfigured
 from serving.model import Model
-from serving.selftest import PROBE_SHAPES, check_golden, self_test
+from serving.selftest import PROBES, check_golden, self_test
 from serving.session import Device, Session, SessionOptions
 from serving.tokens import PairTruncation, Tokens
 
@@ -240,14 +240,27 @@ def test_a_non_finite_probe_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
     assert caught.value.reason == "MODEL_NON_FINITE"
 
 
-def test_the_probes_cover_single_pair_and_full_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The shapes that are run are (1, 3), (2, 17) and (3, limit) (field failure 47)."""
-    model, shapes = load(tmp_path), list[tuple[int, ...]]()
+def test_the_probes_cover_single_pair_full_and_mixed_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The batches that are run are (1, 3), (2, 17), (3, limit) and one of three lengths (field failures 47 and 53)."""
+    model, masks = load(tmp_path), list[list[int]]()
     run = model.session.run
-    monkeypatch.setattr(model.session, "run", lambda ids, mask: (shapes.append(ids.shape), run(ids, mask))[1])
+    monkeypatch.setattr(model.session, "run", lambda ids, mask: (masks.append([*mask.sum(1)]), run(ids, mask))[1])
     self_test(model)
-    assert shapes[:3] == [(1, 3), (2, 17), (3, 64)]
-    assert PROBE_SHAPES == ((1, 3), (2, 17), (3, 512))
+    assert masks[:4] == [[3], [17, 17], [64, 64, 64], [3, 17, 64]]
+    assert PROBES == ((3,), (17, 17), (512, 512, 512), (3, 17, 512))
+
+
+def test_a_mask_that_the_precision_cannot_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Padding that turns a short row into NaN shows in the batch of mixed lengths (field failure 53)."""
+    model = load(tmp_path)
+
+    def overflowing(_ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        return np.where(mask.all(1, keepdims=True), 0.5, np.nan) * np.ones((1, DIMENSION), np.float32)
+
+    monkeypatch.setattr(model.session, "run", overflowing)
+    with pytest.raises(Misconfigured, match=r"\(3, 64\) gives a non-finite") as caught:
+        self_test(model)
+    assert caught.value.reason == "MODEL_NON_FINITE"
 
 
 @pytest.mark.parametrize("form", ["column", "tokens"])

@@ -11,10 +11,13 @@ from tiny_models import LAYERS, TinyFile, write_hub_model
 
 from models import tracing
 from models.export import ExportOptions, export
+from models.half import TOLERANCES
 from models.source import Source, usable_positions
 from models.verify import verify
-from serving.bundle import TOKENIZER_NAME, Bundle
+from serving.bundle import TOKENIZER_NAME, Bundle, Kind
 from serving.errors import Misconfigured
+from serving.selftest import load_tested
+from serving.session import SessionOptions
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -58,6 +61,19 @@ def test_bundle_passes_the_servers_own_test(sources: dict[str, Path], tmp_path: 
     assert any("comparing with torch" in line for line in lines)
     outputs = {row.output for row in Bundle(path).golden().rows}
     assert len(outputs) > 10, "a model that gives all rows the same proves nothing"
+
+
+@pytest.mark.parametrize("kind", ["encoder", "reranker"])
+def test_fp16_form(sources: dict[str, Path], tmp_path: Path, kind: Kind):
+    """The fp16 form is in the manifest, listed among the files, and passes the servers' own test."""
+    options = ExportOptions(model_id="m", revision="r", source="s", fp16=True)
+    bundle = Bundle(export(sources[kind], kind, tmp_path / "bundle", options, quiet))
+    assert bundle.manifest.precisions == ("fp32", "fp16")
+    assert bundle.manifest.form("fp16").file in bundle.manifest.files
+    fp16 = SessionOptions(device="cpu", threads=1, precision="fp16")
+    model, report = load_tested(bundle, kind, fp16)
+    assert model.precision == "fp16"
+    assert 0 < report.max_difference < report.tolerance == TOLERANCES[kind]
 
 
 def test_pooling_of_the_first_token(sources: dict[str, Path], tmp_path: Path):

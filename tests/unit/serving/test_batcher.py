@@ -44,6 +44,17 @@ def names(rows: Sequence[Item]) -> list[Any]:
     return [row.name for row in rows]
 
 
+@dataclass(frozen=True)
+class Feed:
+    """A batch as the device takes it."""
+
+    rows: list[Item]
+
+    @property
+    def padded_tokens(self) -> int:
+        return len(self.rows) * max(map(len, self.rows))
+
+
 @dataclass
 class Device:
     """A device that can be held, and that remembers what it was given."""
@@ -59,12 +70,13 @@ class Device:
         self.free.set()
         self._loop = asyncio.get_running_loop()
 
-    def prepare(self, rows: Sequence[Item]) -> list[Item]:
+    def prepare(self, rows: Sequence[Item]) -> Feed:
         """Make a batch's feed."""
-        return list(rows)
+        return Feed(list(rows))
 
-    def run(self, rows: list[Item]) -> Sequence[Any]:
+    def run(self, feed: Feed) -> Sequence[Any]:
         """Compute a batch on the inference thread."""
+        rows = feed.rows
         self.batches.append(list(rows))
         self._loop.call_soon_threadsafe(self.entered.put_nowait, len(rows))
         assert self.free.wait(SOON)
@@ -534,7 +546,7 @@ async def test_a_full_batch_is_prepared_while_another_one_runs():
     loop = asyncio.get_running_loop()
 
     class Watched(Device):
-        def prepare(self, rows: Sequence[Item]) -> list[Item]:
+        def prepare(self, rows: Sequence[Item]) -> Feed:
             loop.call_soon_threadsafe(prepared.put_nowait, len(rows))
             return super().prepare(rows)
 

@@ -42,6 +42,11 @@ def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     (path / MANIFEST_NAME).write_text(json.dumps(manifest), encoding="utf-8")
 
 
+def form(file: str, tolerance: float = 0.1) -> dict[str, Any]:
+    """A further form as a manifest has it."""
+    return {"file": file, "weights": "few", "tolerance": tolerance}
+
+
 def test_a_sound_bundle_opens_and_verifies(path: Path):
     """What the factory writes is whole, and its digest is the manifest's."""
     bundle = Bundle(path)
@@ -127,6 +132,10 @@ def test_a_manifest_that_is_no_json_object_is_malformed(path: Path, content: byt
         (lambda m: m["files"][MODEL_NAME].update(sha256="0" * 63), "sha256"),
         (lambda m: m["special_tokens"].pop("pad"), "special_tokens.pad"),
         (lambda m: m.update(tolerance=0), "tolerance"),
+        (lambda m: m.update(forms={"int8": form("elsewhere.onnx")}), "elsewhere.onnx not listed"),
+        (lambda m: m.update(forms={"fp32": form(MODEL_NAME)}), "fp32 is what model.onnx is"),
+        (lambda m: m.update(forms={"int4": form(MODEL_NAME)}), "forms.int4"),
+        (lambda m: m.update(forms={"int8": form(MODEL_NAME, tolerance=0)}), "forms.int8.tolerance"),
     ],
 )
 def test_a_wrong_field_of_the_manifest_is_named(path: Path, change: Callable[[dict[str, Any]], object], named: str):

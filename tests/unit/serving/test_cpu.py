@@ -1,11 +1,11 @@
-"""Processors that may be used: affinity, cgroup v2, cgroup v1."""
+"""Processors that may be used: affinity, cgroup v2, cgroup v1; and what they can do with int8."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from serving.cpu import parse_cpu_max, read_quota, usable_cpus
+from serving.cpu import int8_flags, parse_cpu_max, parse_int8_flags, read_quota, usable_cpus
 
 
 @pytest.fixture
@@ -73,3 +73,26 @@ def test_a_system_without_affinity_counts_its_processors(monkeypatch: pytest.Mon
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
     assert usable_cpus(tmp_path) == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("flags\t\t: fpu avx512_vnni avx_vnni sse2", ("avx512_vnni", "avx_vnni")),
+        ("processor\t: 0\nflags\t\t: amx_int8 fpu\n\nprocessor\t: 1\nflags\t\t: fpu amx_int8\n", ("amx_int8",)),
+        ("flags : avx512_vnni\n\nflags : fpu\n", ()),
+        ("flags : avx512_vnni_like avx2\nbugs : avx512_vnni", ()),
+        ("Features : asimd asimddp", ()),
+        ("", ()),
+    ],
+)
+def test_instructions_for_int8_are_read(text: str, found: tuple[str, ...]):
+    """Whole words of the line of flags count, and only where every processor has them (field failure 54)."""
+    assert parse_int8_flags(text) == found
+
+
+def test_a_system_that_does_not_say_has_no_instructions(tmp_path: Path):
+    """Where there is no `/proc/cpuinfo`, as on macOS, int8 is not taken by itself."""
+    assert int8_flags(tmp_path / "cpuinfo") == ()
+    (tmp_path / "cpuinfo").write_text("flags : avx_vnni\n", encoding="ascii")
+    assert int8_flags(tmp_path / "cpuinfo") == ("avx_vnni",)

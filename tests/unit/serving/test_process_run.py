@@ -79,3 +79,45 @@ def test_an_unforeseen_error_is_not_hidden(events: list[str]):
 
     with pytest.raises(KeyError):
         process.run(app(events, break_down))
+
+
+def test_a_fault_that_an_operator_has_to_mend_drains_and_is_status_2(
+    events: list[str], capsys: pytest.CaptureFixture[str]
+):
+    """Misconfiguration that shows only once the app is open is said and rated as at the start."""
+    fault = Misconfigured("WORKER_MISCONFIGURED", "no bundle there")
+    assert process.run(app(events, lambda on_fatal: on_fatal(fault))) == 2
+    assert events == ["open", "drained"]
+    assert capsys.readouterr().err == "WORKER_MISCONFIGURED: no bundle there\n"
+
+
+def test_a_fault_in_the_drain_is_a_failure():
+    """A drain in which a part dies is no success."""
+
+    @asynccontextmanager
+    async def open_app(on_fatal: Fatal) -> AsyncIterator[None]:
+        asyncio.get_running_loop().call_soon(lambda: os.kill(os.getpid(), signal.SIGTERM))
+        yield
+        on_fatal(ZeroDivisionError("the part"))
+
+    assert process.run(open_app) == 70
+
+
+@pytest.mark.parametrize("patient", [False, True])
+def test_only_the_impatient_end_at_the_second_signal(*, patient: bool, monkeypatch: pytest.MonkeyPatch):
+    """A worker is sent SIGTERM by its parent and perhaps by the supervisor too, and still drains (field failure 19)."""
+    exits: list[int] = []
+    monkeypatch.setattr(os, "_exit", exits.append)
+
+    @asynccontextmanager
+    async def open_app(_: Fatal) -> AsyncIterator[None]:
+        loop, handled = asyncio.get_running_loop(), asyncio.Event()
+        loop.call_soon(lambda: os.kill(os.getpid(), signal.SIGTERM))
+        yield
+        loop.add_signal_handler(signal.SIGUSR1, handled.set)
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            os.kill(os.getpid(), number)
+        await handled.wait()
+
+    assert process.run(open_app, patient=patient) == 0
+    assert exits == ([] if patient else [128 + signal.SIGTERM])

@@ -45,12 +45,12 @@ def test_settings_are_read_under_their_prefix(environment: pytest.MonkeyPatch):
     """Names are prefix and field; names without the prefix are somebody else's."""
     environment.setenv("TWOSTAGE_OTHER_BUNDLE", "/models/x")
     environment.setenv("TWOSTAGE_OTHER_PORT", "1234")
-    environment.setenv("TWOSTAGE_OTHER_MAX_ROW_AGE_S", "0.5")
+    environment.setenv("TWOSTAGE_OTHER_MAX_DELAY_MS", "0.5")
     environment.setenv("PORT", "99")
     environment.setenv("OTHER_PORT", "tcp://10.0.0.1:50052")
     settings = load(OtherSettings)
-    assert (settings.bundle, settings.port, settings.max_row_age_s) == (Path("/models/x"), 1234, 0.5)
-    assert settings.batch_limits("cpu").max_age == 0.5
+    assert (settings.bundle, settings.port, settings.max_delay_ms) == (Path("/models/x"), 1234, 0.5)
+    assert settings.batch_limits("cpu").max_delay == 0.0005
     assert settings.session_options.device == "auto"
 
 
@@ -116,3 +116,18 @@ def test_the_tokenizers_own_threads_are_switched_off_unless_asked_for(environmen
     environment.setenv("TOKENIZERS_PARALLELISM", "true")
     load(PlainSettings)
     assert os.environ["TOKENIZERS_PARALLELISM"] == "true"
+
+
+def test_what_a_session_is_told(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Device, precision and memory reach the session; a precision that there is not is refused."""
+    environment.setenv("TWOSTAGE_OTHER_BUNDLE", "x")
+    assert load(OtherSettings).session_options.precision == "auto"
+    environment.setenv("TWOSTAGE_OTHER_DEVICE", "tensorrt")
+    environment.setenv("TWOSTAGE_OTHER_PRECISION", "int8")
+    environment.setenv("TWOSTAGE_OTHER_DEVICE_MEMORY_MIB", "4096")
+    options = load(OtherSettings).session_options
+    assert (options.device, options.precision, options.device_memory_mib) == ("tensorrt", "int8", 4096)
+    assert load(OtherSettings).batch_limits("tensorrt") == load(OtherSettings).batch_limits("cuda")
+    environment.setenv("TWOSTAGE_OTHER_PRECISION", "int4")
+    (line,) = refused(OtherSettings, capsys)
+    assert line.startswith("TWOSTAGE_OTHER_PRECISION: ")

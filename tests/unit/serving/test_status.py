@@ -16,10 +16,13 @@ from serving.status import CODES, MAX_DETAIL_CHARACTERS, clip, code_of, failure_
 PRIVATE = "text of a user"
 SAMPLES: list[tuple[errors.ServiceError, grpc.StatusCode]] = [
     (errors.InvalidRequest("TEXT_BLANK", "no visible character", field="texts[3]"), grpc.StatusCode.INVALID_ARGUMENT),
+    (errors.Unauthenticated("API_KEY_MISSING", "a key is required"), grpc.StatusCode.UNAUTHENTICATED),
+    (errors.PermissionDenied("COLLECTION_FORBIDDEN", "not yours"), grpc.StatusCode.PERMISSION_DENIED),
     (errors.NotFound("COLLECTION_NOT_FOUND", "no such collection"), grpc.StatusCode.NOT_FOUND),
     (errors.AlreadyExists("COLLECTION_EXISTS", "it exists"), grpc.StatusCode.ALREADY_EXISTS),
     (errors.Misconfigured("VECTOR_SIZE_MISMATCH", "8 is not 384"), grpc.StatusCode.FAILED_PRECONDITION),
     (errors.Overloaded("QUEUE_FULL", "full", retry_after_s=1.25), grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (errors.DeviceOutOfMemory("DEVICE_OUT_OF_MEMORY", "no", retry_after_s=1.25), grpc.StatusCode.RESOURCE_EXHAUSTED),
     (errors.NotReady("STARTING", "loading"), grpc.StatusCode.UNAVAILABLE),
     (errors.Unavailable("ENCODER_UNAVAILABLE", "gone", stage="encode"), grpc.StatusCode.UNAVAILABLE),
     (errors.DeadlineSpent("DEADLINE_SPENT", "late", stage="queue"), grpc.StatusCode.DEADLINE_EXCEEDED),
