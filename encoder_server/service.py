@@ -117,7 +117,7 @@ class EncoderService(pb_grpc.EncoderServiceServicer):
                 max_tokens=engine.model.max_tokens,
                 max_texts=settings.max_texts,
                 max_text_bytes=settings.max_text_bytes,
-                max_waiting_tokens=settings.max_waiting_tokens,
+                max_waiting_tokens=engine.batcher.limits.max_waiting_tokens,
             ),
             dimension=manifest.dimension or 0,
             query_prefix=manifest.query_prefix,

@@ -76,7 +76,7 @@ class RerankerService(pb_grpc.RerankerServiceServicer):
                 max_tokens=engine.model.max_tokens,
                 max_candidates=settings.max_candidates,
                 max_text_bytes=settings.max_text_bytes,
-                max_waiting_tokens=settings.max_waiting_tokens,
+                max_waiting_tokens=engine.batcher.limits.max_waiting_tokens,
             ),
         )
 

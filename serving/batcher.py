@@ -84,6 +84,11 @@ class Batcher(Generic[RowT, OutT]):
         await self.drain()
 
     @property
+    def limits(self) -> BatchLimits:
+        """What a batch and the queue may hold."""
+        return self._policy.limits
+
+    @property
     def waiting_rows(self) -> int:
         """Rows in the queue."""
         return len(self._policy)

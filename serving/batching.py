@@ -3,8 +3,8 @@
 Cost is counted in padded tokens (rows x longest row), since that is what the device computes. Every batch starts from
 the row that has waited longest, so none starves, and takes the rows nearest in length, from among those that came soon
 after it, as long as its padding costs no more than a second batch would: by the measured cost, the padding of a whole
-batch may not exceed what a batch costs before its first token (or `FREE_PADDING`, if that is more). Below that, to split
-the batch could gain nothing; docs/batching.md compares the rule with others.
+batch may not exceed what a batch costs before its first token (or `FREE_PADDING`, if that is more). Below that, nothing
+could be gained by two batches instead of one; docs/batching.md compares the policy with others.
 
 Interactive rows go before bulk rows. So that bulk work does not starve, one batch in `BULK_EVERY` is bulk where any
 waits. Each of the two has a queue limit of its own: bulk work can never make the server refuse a person.
@@ -24,6 +24,8 @@ R = TypeVar("R")
 BULK_EVERY = 8
 FREE_PADDING = 0.02
 """Share of a batch that may always be padding: a fixed cost near zero is hard to measure."""
+ALIKE = 16
+"""Rows whose length differs from the oldest's by less than one part in so many are alike: the older ones go first."""
 
 
 class Priority(IntEnum):
@@ -171,12 +173,19 @@ class BatchPolicy(Generic[R]):
     def next_batch(self, now: float) -> Batch[R]:
         """Take the next batch off the queue; it is empty only where nothing that waits is still wanted in time."""
         expired: list[Waiting[R]] = []
+        late: list[Waiting[R]] = []
         first, second = self._order()
-        window = self._window(first, now, expired)
+        window = self._window(first, now, expired, late)
         if not window:
             first, second = second, first
-            window = self._window(first, now, expired)
-        riders = self._window(second, now, expired) if window else []
+            window = self._window(first, now, expired, late)
+        riders = self._window(second, now, expired, late) if window else []
+        if late and not window:
+            # A prediction may be wrong, and only computing can correct it: an idle device tries.
+            window.append(late.pop(_latest(late)))
+        expired += late
+        for row in expired:
+            self._take(row)
         packing: _Packing[R] = _Packing(self.limits, self.costs.cost, now)
         packing.fill(window)
         packing.ride(riders)
@@ -202,31 +211,26 @@ class BatchPolicy(Generic[R]):
             return Priority.BULK, Priority.INTERACTIVE
         return Priority.INTERACTIVE, Priority.BULK
 
-    def _window(self, priority: Priority, now: float, expired: list[Waiting[R]]) -> list[Waiting[R]]:
-        """Take the oldest live rows off a queue, a few batches' worth."""
-        queue, limits = self._queues[priority], self.limits
+    def _window(
+        self, priority: Priority, now: float, expired: list[Waiting[R]], late: list[Waiting[R]]
+    ) -> list[Waiting[R]]:
+        """Take the oldest live rows off a queue, a few batches' worth; sort out those that cannot be in time."""
+        queue, cost = self._queues[priority], self.costs.cost
+        most_tokens = self.limits.window * self.limits.max_batch_tokens
+        most_rows = self.limits.window * self.limits.max_batch_rows
         window: list[Waiting[R]] = []
-        late: list[Waiting[R]] = []
         tokens = 0
-        while queue and tokens < limits.window * limits.max_batch_tokens:
-            if len(window) == limits.window * limits.max_batch_rows:
-                break
+        while queue and tokens < most_tokens and len(window) < most_rows:
             row = queue.popleft()
             if row.abandoned:
                 continue
             if row.deadline <= now:
                 expired.append(row)
-            elif row.deadline < now + self.costs.cost.seconds(row.length, 1):
+            elif row.deadline < now + cost.seconds(row.length, 1):
                 late.append(row)
             else:
                 window.append(row)
                 tokens += row.length
-        if late and not window:
-            # A prediction may be wrong, and only computing can correct it: an idle device tries.
-            window.append(late.pop(_latest(late)))
-        expired += late
-        for row in expired:
-            self._take(row)
         return window
 
     def _put_back(self, priority: Priority, window: list[Waiting[R]]) -> None:
@@ -267,13 +271,13 @@ class _Packing(Generic[R]):
         return len(self.rows) * self._longest
 
     def fill(self, window: list[Waiting[R]]) -> None:
-        """Start from the oldest row and add those nearest in length."""
+        """Start from the oldest row and add those nearest in length; of like ones the older, so that requests end."""
         if not window:
             return
         self._add(window[0])
         length = window[0].length
-        for row in sorted(window[1:], key=lambda row: abs(row.length - length)):
-            if len(self.rows) == self._limits.max_batch_rows:
+        for row in sorted(window[1:], key=lambda row: abs(row.length - length) * ALIKE // length):
+            if self._full():
                 return
             if self._fits(row) and self._pays(row):
                 self._add(row)
@@ -282,10 +286,15 @@ class _Packing(Generic[R]):
         """Add rows of the other priority, as many as a batch's fixed cost would pay for."""
         limit = self.padded_tokens + self._overhead
         for row in riders:
-            if len(self.rows) == self._limits.max_batch_rows:
+            if self._full():
                 return
             if row.length <= self._longest and self.padded_tokens + self._longest <= limit and self._fits(row):
                 self._add(row)
+
+    def _full(self) -> bool:
+        """Tell whether no row fits any more, however short."""
+        rows = len(self.rows) + 1
+        return rows > self._limits.max_batch_rows or rows * self._longest > self._limits.max_batch_tokens
 
     def _fits(self, row: Waiting[R]) -> bool:
         """Tell whether budget and deadlines of the batch hold with one row more."""

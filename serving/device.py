@@ -70,6 +70,8 @@ class _Slot(Generic[RowT, OutT]):
     free: threading.Lock = field(default_factory=threading.Lock)
     taken: int = 0
     """Batches that its threads hold."""
+    free_at: float = 0.0
+    """When the batch that runs is predicted to end, in seconds on the monotonic clock."""
 
 
 class DeviceThreads(Generic[RowT, OutT]):
@@ -127,11 +129,14 @@ class DeviceThreads(Generic[RowT, OutT]):
             while True:
                 seconds = self._seconds_until_due(slot)
                 if seconds == 0:
-                    batch = self._policy.next_batch(time.monotonic())
+                    now = time.monotonic()
+                    batch = self._policy.next_batch(max(now, slot.free_at) if slot.taken else now)
                     if batch.expired:
                         self._on_expired(batch.expired)
                     if batch.rows:
                         slot.taken += 1
+                        seconds = self._policy.costs.cost.seconds(batch.padded_tokens, len(batch.rows))
+                        slot.free_at = max(now, slot.free_at) + seconds
                         return batch
                 elif self._closing and not len(self._policy):
                     return None

@@ -17,9 +17,10 @@ from serving.tls import TlsFiles
 S = TypeVar("S", bound="ServerSettings")
 
 EXIT_MISCONFIGURED = 2
-# A CPU computes no faster in larger batches (measured: 20 pairs of 110 tokens take as long at 512 as at 16,384), and a
-# small one makes others wait less; a GPU wants to be filled.
-BATCH_TOKENS = {"cpu": 1_024, "cuda": 16_384, "tensorrt": 16_384}
+# What docs/batching.md finds: a CPU computes hardly faster in larger batches, and a small one makes others wait less; a
+# GPU wants to be filled, and gets through a long queue in time.
+BATCH_TOKENS = {"cpu": 512, "cuda": 16_384, "tensorrt": 16_384}
+WAITING_TOKENS = {"cpu": 131_072, "cuda": 1_048_576, "tensorrt": 1_048_576}
 # An answer of max_texts vectors has to fit the 4 MiB that every gRPC client accepts by default.
 CLIENT_MESSAGE_BYTES = 4 * 1024 * 1024
 
@@ -112,10 +113,10 @@ class ModelServerSettings(ServerSettings):
     """Bytes of UTF-8 per text."""
     max_batch_tokens: int | None = Field(None, ge=1)
     """Padded tokens per batch; default is `BATCH_TOKENS` of the device."""
-    max_batch_rows: int = Field(64, ge=1)
+    max_batch_rows: int = Field(256, ge=1)
     """Rows per batch."""
-    max_waiting_tokens: int = Field(131_072, ge=1)
-    """Tokens of one priority that may wait for the device before calls are refused."""
+    max_waiting_tokens: int | None = Field(None, ge=1)
+    """Tokens of one priority that may wait before calls are refused; default is `WAITING_TOKENS` of the device."""
     max_delay_ms: float = Field(0.0, ge=0)
     """How long an idle device waits for a batch that is not full: more throughput where calls are small and many."""
     prefetch: bool | None = None
@@ -136,7 +137,7 @@ class ModelServerSettings(ServerSettings):
         return BatchLimits(
             max_batch_tokens=self.max_batch_tokens or BATCH_TOKENS[device],
             max_batch_rows=self.max_batch_rows,
-            max_waiting_tokens=self.max_waiting_tokens,
+            max_waiting_tokens=self.max_waiting_tokens or WAITING_TOKENS[device],
             max_delay=self.max_delay_ms / 1e3,
         )
 
