@@ -103,7 +103,7 @@ class EncoderService(pb_grpc.EncoderServiceServicer):
         split = []
         for index, text in enumerate(whole):
             call = partial(split_text, text=text, prefix=prefix, overlap_tokens=overlap, field=f"texts[{index}]")
-            split.append(await engine.tokenize(call))
+            split.append(await engine.tokenize(call, characters=len(text)))
         texts = [_split_text(text, pieces) for text, pieces in zip(whole, split, strict=True)]
         return pb.SplitResponse(texts=texts, model=self._reference)
 
@@ -179,7 +179,8 @@ class EncoderService(pb_grpc.EncoderServiceServicer):
             return [kept[index] for index in range(len(kept))], {}
         watch, engine = Stopwatch(), self._slot.engine
         rows = await engine.tokenize(
-            lambda tokenizer: tokenize(tokenizer, wanted.texts, prefix=prefix, truncate=wanted.truncate)
+            lambda tokenizer: tokenize(tokenizer, wanted.texts, prefix=prefix, truncate=wanted.truncate),
+            characters=sum(map(len, wanted.texts)),
         )
         tokenized = watch.lap()
         unknown = [row for index, row in enumerate(rows) if index not in kept] if kept else rows

@@ -97,7 +97,8 @@ class RerankerService(pb_grpc.RerankerServiceServicer):
                 passages,
                 truncation=TRUNCATIONS[request.truncation],
                 skip_blank=request.skip_blank,
-            )
+            ),
+            characters=len(query) + sum(map(len, passages)),
         )
         tokenized = watch.lap()
         if not pairs.rows:

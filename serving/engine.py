@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+# Measured: 100 characters take 34 us here and 79 us on a thread, 470 take 96 and 162. Longer ones would hold up others.
+INLINE_CHARACTERS = 256
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
@@ -49,8 +52,10 @@ class Engine:
             "device": self.model.session.device,
         }
 
-    async def tokenize(self, call: Callable[[FrozenTokenizer], T]) -> T:
-        """Run a call with the tokenizer off the event loop."""
+    async def tokenize(self, call: Callable[[FrozenTokenizer], T], *, characters: int) -> T:
+        """Run a call with the tokenizer, off the event loop unless the text is so short that the way is dearer."""
+        if characters <= INLINE_CHARACTERS:
+            return call(self.model.tokenizer)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.tokenizer_threads, call, self.model.tokenizer)
 

@@ -31,7 +31,7 @@ class NotingEngine:
         self.waits: list[bool] = []
         self.priorities: list[Priority] = []
 
-    async def tokenize(self, call: Callable[[Any], list[Tokens]]) -> list[Tokens]:
+    async def tokenize(self, call: Callable[[Any], list[Tokens]], *, characters: int) -> list[Tokens]:
         return [Tokens([0, 2], untruncated_count=2)]
 
     async def compute(
