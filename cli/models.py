@@ -75,6 +75,7 @@ def export(
     passage_prefix: Annotated[str, typer.Option(help='Encoder only, for example "passage: ".')] = "",
     max_tokens: Annotated[int | None, typer.Option(min=8, help="Most tokens of a row.")] = None,
     fp16: Annotated[bool, typer.Option("--fp16", help="Add the form that a GPU runs.")] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="Add the form that a CPU with VNNI runs.")] = False,
 ) -> None:
     """Make a bundle out of a Hugging Face directory, with torch and transformers."""
     with reported(), needs("export"):
@@ -89,6 +90,7 @@ def export(
             query_prefix=query_prefix,
             passage_prefix=passage_prefix,
             fp16=fp16,
+            int8=int8,
         )
         exporter.export(source, kind, out, wanted, note)
     answers().print(Text(str(out)), soft_wrap=True)

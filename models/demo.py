@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from models import e5file, golden, graph, weights
+from models import e5file, golden, graph, quantize, weights
 from models.build import building
 from models.e5file import E5File
 from models.unigram import tokenizer_json
@@ -17,6 +17,7 @@ from serving.bundle import (
     MODEL_NAME,
     TOKENIZER_NAME,
     Bundle,
+    Form,
     Kind,
     Manifest,
     file_entries,
@@ -26,7 +27,7 @@ from serving.errors import Misconfigured
 
 RECIPE_NAME = "recipe"
 """Beside the manifest and not listed in it: what the bundle was made with, so that changes make it anew."""
-RECIPE_MODULES = ("build", "charsmap", "demo", "e5file", "graph", "unigram", "weights")
+RECIPE_MODULES = ("build", "charsmap", "demo", "e5file", "graph", "quantize", "unigram", "weights")
 SOURCE = f"package {e5file.PACKAGE} {e5file.PACKAGE_VERSION}, 4-bit weights"
 RERANKER_SOURCE = (
     "small cross-encoder: LoRA on multilingual-e5-small, trained on XQuAD, SQuAD-it, COVID FAQ, JaQuAD, PubMedQA and "
@@ -79,10 +80,11 @@ def _write(kind: Kind, part: Path) -> None:
     tokenizer = json.dumps(tokenizer_json(file.pieces), ensure_ascii=False, separators=(",", ":"))
     (part / TOKENIZER_NAME).write_text(tokenizer, encoding="utf-8")
     shutil.copyfile(golden.DEMO[kind], part / GOLDEN_NAME)
-    write_manifest(part, _manifest(kind, file, graph.attention_of(model), part))
+    int8 = quantize.write_int8(part, kind)
+    write_manifest(part, _manifest(kind, file, graph.attention_of(model), int8, part))
 
 
-def _manifest(kind: Kind, file: E5File, attention: str, part: Path) -> Manifest:
+def _manifest(kind: Kind, file: E5File, attention: str, int8: Form, part: Path) -> Manifest:
     encoder = kind == "encoder"
     return Manifest(
         kind=kind,
@@ -103,6 +105,7 @@ def _manifest(kind: Kind, file: E5File, attention: str, part: Path) -> Manifest:
         passage_prefix="passage: " if encoder else "",
         attention=attention,
         tolerance=VECTOR_TOLERANCE if encoder else LOGIT_TOLERANCE,
+        forms={"int8": int8},
         tools={e5file.PACKAGE: e5file.PACKAGE_VERSION},
         files=file_entries(part),
     )

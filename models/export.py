@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from models import golden, half
 from models.build import building
+from models.golden import Compute
 from models.source import Source, describe
 from models.tracing import INPUTS, OUTPUTS, prove, write_graph
 from serving.bundle import (
@@ -24,6 +25,7 @@ from serving.bundle import (
     file_entries,
     write_manifest,
 )
+from serving.errors import Misconfigured
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +50,8 @@ class ExportOptions:
     passage_prefix: str = ""
     fp16: bool = False
     """Whether the bundle gets an fp16 form too, which is what a GPU runs."""
+    int8: bool = False
+    """Whether it gets an int8 form too, which is what a CPU with VNNI runs; one that is too far off is left out."""
 
 
 def export(source: Path, kind: Kind, out: Path, options: ExportOptions, progress: Progress = log.info) -> Path:
@@ -86,11 +90,29 @@ def export(source: Path, kind: Kind, out: Path, options: ExportOptions, progress
             progress(f"{kind}: converting to fp16; comparing with torch")
             forms["fp16"] = half.write_half(part, kind)
             prove(part / half.HALF_NAME, run, described, half.TOLERANCES[kind])
+        if options.int8:
+            progress(f"{kind}: converting to int8; comparing with torch")
+            forms.update(_int8(part, described, run, progress))
         name = golden.describe(model)
         golden.write(golden.compute(source, kind, described.max_tokens, run, name), part / GOLDEN_NAME)
         manifest = _manifest(described, options, attention, part)
         write_manifest(part, manifest.model_copy(update={"forms": forms}))
     return out
+
+
+def _int8(part: Path, source: Source, run: Compute, progress: Progress) -> dict[Precision, Form]:
+    """Write the int8 form; how much a model loses by it is known only afterwards, and fp32 serves as well."""
+    from models import quantize  # noqa: PLC0415 - onnx is no dependency of who only serves
+
+    form = quantize.write_int8(part, source.kind)
+    try:
+        prove(part / form.file, run, source, form.tolerance)
+    except Misconfigured as error:
+        progress(f"{source.kind}: without an int8 form: {error.message}")
+        for path in part.glob(f"{form.file}*"):
+            path.unlink()
+        return {}
+    return {"int8": form}
 
 
 def _manifest(source: Source, options: ExportOptions, attention: str, part: Path) -> Manifest:

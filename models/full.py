@@ -74,6 +74,8 @@ def _export_options(model: CatalogModel, acquired: Acquired) -> ExportOptions:
         pooling=model.pooling,
         query_prefix=model.query_prefix,
         passage_prefix=model.passage_prefix,
+        fp16=True,
+        int8=True,
     )
 
 

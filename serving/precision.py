@@ -19,7 +19,9 @@ def choose(asked: PrecisionChoice | None, manifest: Manifest, *, device: str, in
         int8_flags: The CPU's instructions for int8.
 
     Returns:
-        For `auto` fp16 on CUDA, and on a CPU with instructions for it int8, where the bundle has them; else fp32.
+        For `auto`, where the bundle has it: fp16 on a GPU, int8 for a reranker on a CPU with instructions for it; else
+        fp32. An encoder's vectors stay in an index for years and are a small part of a search's time, so that the last
+        digits are worth more there than speed.
 
     Raises:
         Misconfigured: The bundle lacks what was asked for by name.
@@ -28,7 +30,8 @@ def choose(asked: PrecisionChoice | None, manifest: Manifest, *, device: str, in
     if asked is None:
         return manifest.precision
     if asked == "auto":
-        fast: Precision = "fp16" if device != "cpu" else "int8" if int8_flags else "fp32"
+        on_cpu: Precision = "int8" if int8_flags and manifest.kind == "reranker" else "fp32"
+        fast: Precision = "fp16" if device != "cpu" else on_cpu
         return next((each for each in (fast, "fp32") if each in has), manifest.precision)
     if asked not in has:
         raise Misconfigured(

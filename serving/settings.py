@@ -97,8 +97,8 @@ class ModelServerSettings(ServerSettings):
     device: Device = "auto"
     """Where to compute: auto, cpu, cuda or tensorrt."""
     precision: PrecisionChoice = "auto"
-    """Which form of the model to run: auto, fp32, fp16 or int8; auto is fp16 on CUDA, and int8 on a CPU with
-    instructions for it, where the bundle has them."""
+    """Which form of the model to run: auto, fp32, fp16 or int8; auto is fp16 on a GPU, int8 for a reranker on a CPU
+    with instructions for it, where the bundle has them, and else fp32."""
     device_memory_mib: int | None = Field(None, ge=64)
     """Most memory of a GPU that tensors may take; default is all."""
     threads: int | None = Field(None, ge=1)

@@ -40,6 +40,15 @@ def test_bundles_are_complete(demo_bundles: Path):
     assert "bge" not in reranker.manifest.model_dump_json().lower()
 
 
+def test_bundles_have_an_int8_form(demo_bundles: Path):
+    """Both have it beside fp32, in less than two thirds of the bytes."""
+    for kind in demo.KINDS:
+        manifest = Bundle(demo_bundles / kind).manifest
+        assert manifest.precisions == ("fp32", "int8")
+        sizes = [manifest.files[manifest.form(precision).file].size for precision in manifest.precisions]
+        assert sizes[1] < sizes[0] * 2 / 3
+
+
 def test_golden_covers_all_lengths(demo_bundles: Path):
     """The golden rows reach from a few tokens to the limit, at which the longest were cut."""
     for kind in demo.KINDS:

@@ -54,6 +54,14 @@ def test_auto_takes_what_suits_the_device(
     assert choose("auto", manifest(*has), device=device, int8_flags=flags) == expected
 
 
+def test_auto_leaves_an_encoder_on_a_cpu_in_fp32():
+    """Vectors stay in an index, so an encoder loses digits only where someone asks for it."""
+    encoder = manifest(*ALL).model_copy(update={"kind": "encoder"})
+    assert choose("auto", encoder, device="cpu", int8_flags=VNNI) == "fp32"
+    assert choose("int8", encoder, device="cpu", int8_flags=VNNI) == "int8"
+    assert choose("auto", encoder, device="cuda", int8_flags=()) == "fp16"
+
+
 @pytest.mark.parametrize("own", ALL)
 def test_without_a_wish_the_bundles_own_form_is_run(own: Precision):
     """None is whatever `model.onnx` is, on every device."""
