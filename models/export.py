@@ -49,7 +49,7 @@ class ExportOptions:
     query_prefix: str = ""
     passage_prefix: str = ""
     fp16: bool = False
-    """Whether the bundle gets an fp16 form too, which is what a GPU runs."""
+    """Whether the bundle gets an fp16 form too, which is what a GPU runs; one that is too far off is left out."""
     int8: bool = False
     """Whether it gets an int8 form too, which is what a CPU with VNNI runs; one that is too far off is left out."""
 
@@ -86,13 +86,9 @@ def export(source: Path, kind: Kind, out: Path, options: ExportOptions, progress
 
         prove(part / MODEL_NAME, run, described, TOLERANCES[kind])
         forms: dict[Precision, Form] = {}
-        if options.fp16:
-            progress(f"{kind}: converting to fp16; comparing with torch")
-            forms["fp16"] = half.write_half(part, kind)
-            prove(part / half.HALF_NAME, run, described, half.TOLERANCES[kind])
-        if options.int8:
-            progress(f"{kind}: converting to int8; comparing with torch")
-            forms.update(_int8(part, described, run, progress))
+        for precision, write in _writers(options).items():
+            progress(f"{kind}: converting to {precision}; comparing with torch")
+            forms.update(_form(precision, write, part, described, run, progress))
         name = golden.describe(model)
         golden.write(golden.compute(source, kind, described.max_tokens, run, name), part / GOLDEN_NAME)
         manifest = _manifest(described, options, attention, part)
@@ -100,19 +96,36 @@ def export(source: Path, kind: Kind, out: Path, options: ExportOptions, progress
     return out
 
 
-def _int8(part: Path, source: Source, run: Compute, progress: Progress) -> dict[Precision, Form]:
-    """Write the int8 form; how much a model loses by it is known only afterwards, and fp32 serves as well."""
+def _writers(options: ExportOptions) -> dict[Precision, Callable[[Path, Kind], Form]]:
+    """Return what writes each further form that is wanted."""
     from models import quantize  # noqa: PLC0415 - onnx is no dependency of who only serves
 
-    form = quantize.write_int8(part, source.kind)
+    writers: dict[Precision, Callable[[Path, Kind], Form]] = {}
+    if options.fp16:
+        writers["fp16"] = half.write_half
+    if options.int8:
+        writers["int8"] = quantize.write_int8
+    return writers
+
+
+def _form(
+    precision: Precision,
+    write: Callable[[Path, Kind], Form],
+    part: Path,
+    source: Source,
+    run: Compute,
+    progress: Progress,
+) -> dict[Precision, Form]:
+    """Write a form; how much a model loses by it is known only afterwards, and fp32 serves as well."""
+    form = write(part, source.kind)
     try:
         prove(part / form.file, run, source, form.tolerance)
     except Misconfigured as error:
-        progress(f"{source.kind}: without an int8 form: {error.message}")
+        progress(f"{source.kind}: without the {precision} form: {error.message}")
         for path in part.glob(f"{form.file}*"):
             path.unlink()
         return {}
-    return {"int8": form}
+    return {precision: form}
 
 
 def _manifest(source: Source, options: ExportOptions, attention: str, part: Path) -> Manifest:
