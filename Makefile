@@ -6,10 +6,10 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check protos bench clean
+.PHONY: help demo test check protos bench bench-peers lock clean
 
 help: ## Show this list.
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 demo: $(VENV)/.installed-demo ## Set up, make the demo models, start the system, search ten questions, stop it.
 	$(BIN)/twostage demo
@@ -36,7 +36,13 @@ protos: $(VENV)/.installed-test ## Generate the Python modules beside the protos
 	PYTHON=$(CURDIR)/$(BIN)/python sh protos/generate.sh
 
 bench: $(VENV)/.installed-test ## Measure; see benchmarks/README.md.
-	for script in stages store qdrant_calls export_full_size; do $(BIN)/python "benchmarks/$$script.py" || exit 1; done
+	for script in stages overhead store qdrant_calls query_cache precision simulate export_full_size; do $(BIN)/python "benchmarks/$$script.py" || exit 1; done
+
+bench-peers: $(VENV)/.installed-test ## Measure our servers beside other people's; see docs/benchmarks.md.
+	$(BIN)/python -m benchmarks.peers
+
+lock: $(VENV)/.installed-test ## Resolve requirements/*.txt again, with hashes, as the images install them.
+	UV=$(BIN)/uv sh requirements/lock.sh
 
 clean: ## Remove .venv and caches; keeps .twostage, where models and documents are.
 	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
