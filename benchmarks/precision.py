@@ -25,7 +25,7 @@ from models import demo
 from serving.bundle import Bundle, Precision
 from serving.cpu import int8_flags
 from serving.model import Model
-from serving.session import SessionOptions
+from serving.session_options import SessionOptions
 from serving.tokens import PairTruncation, Tokens
 
 ROOT = Path(__file__).parents[1]

@@ -29,7 +29,7 @@ from models import demo
 from serving import model as serving_model
 from serving.bundle import Bundle
 from serving.deadline import Deadline
-from serving.session import SessionOptions
+from serving.session_options import SessionOptions
 from serving.tokens import Tokens
 
 ROOT = Path(__file__).parents[1]

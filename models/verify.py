@@ -7,7 +7,7 @@ from serving.bundle import MANIFEST_NAME, Bundle, Manifest, Precision
 from serving.errors import Misconfigured
 from serving.model import Model
 from serving.selftest import self_test
-from serving.session import Device, SessionOptions
+from serving.session_options import Device, SessionOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,7 +81,11 @@ class NotReady(ServiceError):
 
 
 class Unavailable(ServiceError):
-    """A backend of ours cannot be reached."""
+    """A backend of ours cannot be reached; the caller may try again after `retry_after_s` seconds where that is set."""
+
+    def __init__(self, reason: str, message: str, *, retry_after_s: float | None = None, **metadata: str) -> None:
+        super().__init__(reason, message, **metadata)
+        self.retry_after_s = retry_after_s
 
 
 class DeadlineSpent(ServiceError):

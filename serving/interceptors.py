@@ -29,6 +29,8 @@ MAX_REQUEST_ID = 64
 LATE_SHARE, LATE_S = 0.02, 0.01
 """What may seem to be left of a deadline, as a share of the budget and in seconds, when the caller's has passed."""
 
+MALFORMED = "not a valid message; is all text UTF-8?"
+
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 """The id of the call being handled: the caller's `x-request-id`, or one of ours."""
 
@@ -167,7 +169,7 @@ def _parsed(request: Any, *, streaming: bool) -> Any:
     if streaming:
         return _parsed_stream(request)
     if isinstance(request, _Malformed):
-        raise InvalidRequest("REQUEST_MALFORMED", "not a valid message; is all text UTF-8?", field="request")
+        raise InvalidRequest("REQUEST_MALFORMED", MALFORMED, field="request")
     return request
 
 

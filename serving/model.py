@@ -9,7 +9,8 @@ import numpy as np
 
 from serving.bundle import Bundle, Form, Kind, Precision
 from serving.errors import InferenceFailed, Misconfigured
-from serving.session import FloatArray, IntArray, Session, SessionOptions
+from serving.session import FloatArray, IntArray, Session
+from serving.session_options import SessionOptions
 from serving.shapes import padded_rows, padded_tokens
 from serving.tokens import FrozenTokenizer, Tokens, pad
 

@@ -12,7 +12,7 @@ from serving.bundle import Bundle, GoldenRow, Kind
 from serving.cpu import int8_flags
 from serving.errors import DeviceOutOfMemory, Misconfigured
 from serving.model import Model
-from serving.session import SessionOptions
+from serving.session_options import SessionOptions
 from serving.shapes import warm_shapes
 from serving.tokens import PairTruncation, Tokens
 

@@ -12,9 +12,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 from grpc_reflection.v1alpha import reflection
 
+from serving.auth import Access
 from serving.deadline import Deadline
+from serving.doors import address, bind, open_guards
 from serving.errors import Misconfigured
-from serving.interceptors import CallGuard
 from serving.metrics import ServerMetrics
 from serving.settings import ServerSettings
 
@@ -90,6 +91,7 @@ async def open_server(
     settings: ServerSettings,
     metrics: ServerMetrics,
     services: dict[str, Callable[[grpc.aio.Server], None]],
+    access: Access | None = None,
 ) -> AsyncIterator[RunningServer]:
     """Open the port with health NOT_SERVING; on leaving, cut what still runs (drain first).
 
@@ -97,11 +99,13 @@ async def open_server(
         settings: Where to listen and what to allow.
         metrics: Where calls are counted.
         services: Full service name -> what adds it to the server.
+        access: What the services make of a caller's scope; None where they have no scopes.
 
     Raises:
-        Misconfigured: The address cannot be bound.
+        Misconfigured: The address cannot be bound, or keys or certificates are wrong.
     """
-    server = grpc.aio.server(interceptors=[CallGuard(tuple(services), metrics)], options=_options(settings))
+    guards = open_guards(settings, metrics, tuple(services), access)
+    server = grpc.aio.server(interceptors=guards, options=_options(settings))
     for add in services.values():
         add(server)
     health_servicer = _Health()
@@ -113,25 +117,42 @@ async def open_server(
         reflection.enable_server_reflection([*services, HEALTH_SERVICE, reflection.SERVICE_NAME], server)
     if settings.channelz:
         channelz.add_channelz_servicer(server)
-    port = _bind(server, _address(settings.host, settings.port))
+    port = bind(server, settings)
     close_metrics = _serve_metrics(metrics, settings.metrics_port)
     try:
-        await server.start()
-        log.info("listening on %s:%d, not serving yet", settings.host, port)
-        yield RunningServer(server, health_servicer, names, port)
+        async with _health_apart(settings, health_servicer):
+            await server.start()
+            log.info("listening on %s:%d, not serving yet", settings.host, port)
+            yield RunningServer(server, health_servicer, names, port)
     finally:
         await server.stop(0)
         close_metrics()
+
+
+@asynccontextmanager
+async def _health_apart(settings: ServerSettings, health_servicer: _Health) -> AsyncIterator[None]:
+    """Serve the same health on a port of its own, where the settings name one."""
+    if not settings.health_port:
+        yield
+        return
+    server = grpc.aio.server(options=_options(settings))
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    where = address(settings.host, settings.health_port)
+    try:
+        server.add_insecure_port(where)
+    except RuntimeError as error:
+        raise Misconfigured("ADDRESS_UNAVAILABLE", f"cannot answer health checks on {where}") from error
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop(0)
 
 
 def deadline_of(context: Context, default_s: float) -> Deadline:
     """Return the caller's deadline, or the server's default where the caller set none."""
     remaining = context.time_remaining()
     return Deadline.after(default_s if remaining is None else remaining)
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
 def _serve_metrics(metrics: ServerMetrics, port: int) -> Callable[[], None]:
@@ -141,17 +162,11 @@ def _serve_metrics(metrics: ServerMetrics, port: int) -> Callable[[], None]:
         raise Misconfigured("ADDRESS_UNAVAILABLE", f"cannot serve metrics on port {port}: {error.strerror}") from error
 
 
-def _bind(server: grpc.aio.Server, address: str) -> int:
-    try:
-        return int(server.add_insecure_port(address))
-    except RuntimeError as error:
-        raise Misconfigured("ADDRESS_UNAVAILABLE", f"cannot listen on {address}; is another server there?") from error
-
-
 def _options(settings: ServerSettings) -> list[tuple[str, int]]:
     return [
-        # With the default of 1 a second server binds the same port and the two share the traffic at random.
-        ("grpc.so_reuseport", 0),
+        # With the default of 1 a second server binds the same port and the two share the traffic at random, which only
+        # workers of one parent are to do.
+        ("grpc.so_reuseport", int(settings.parent_pid is not None)),
         ("grpc.max_receive_message_length", settings.max_message_bytes),
         ("grpc.max_send_message_length", -1),
         # Without a grace option: a call that is running when its connection is old enough ends when it ends.

@@ -11,7 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from serving.batching import BatchLimits
 from serving.cpu import usable_cpus
 from serving.precision import PrecisionChoice
-from serving.session import Device, SessionOptions
+from serving.session_options import Device, SessionOptions
 from serving.tls import TlsFiles
 
 S = TypeVar("S", bound="ServerSettings")

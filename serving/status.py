@@ -57,7 +57,7 @@ def to_status(error: BaseException, error_id: str) -> grpc.Status:
     if code_of(error) is grpc.StatusCode.INTERNAL:
         metadata["error_id"] = error_id
     details = [error_details_pb2.ErrorInfo(reason=reason_of(error), domain=DOMAIN, metadata=metadata)]
-    if isinstance(error, errors.Overloaded):
+    if isinstance(error, (errors.Overloaded, errors.Unavailable)) and error.retry_after_s is not None:
         delay = duration_pb2.Duration()
         delay.FromNanoseconds(int(error.retry_after_s * 1e9))
         details.append(error_details_pb2.RetryInfo(retry_delay=delay))

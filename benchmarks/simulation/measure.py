@@ -9,7 +9,8 @@ import numpy as np
 
 from benchmarks.simulation.devices import Device
 from serving.bundle import Bundle
-from serving.session import Session, SessionOptions
+from serving.session import Session
+from serving.session_options import SessionOptions
 
 LENGTHS = (8, 16, 32, 64, 128, 256, 400)
 ROWS = (1, 2, 4, 8, 16, 32)

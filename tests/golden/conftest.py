@@ -9,7 +9,7 @@ import pytest
 from models import e5file, reference, weights
 from serving.bundle import Bundle
 from serving.model import Model
-from serving.session import SessionOptions
+from serving.session_options import SessionOptions
 
 THREADS = 2
 

@@ -9,7 +9,7 @@ import pytest
 from serving.bundle import Bundle, Kind
 from serving.model import Model
 from serving.selftest import check_golden
-from serving.session import SessionOptions
+from serving.session_options import SessionOptions
 from serving.tokens import PairTruncation, Tokens
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,8 @@ from serving.bundle import Bundle
 from serving.errors import DeviceOutOfMemory, Misconfigured, Overloaded
 from serving.model import Model
 from serving.selftest import load_tested, warm_up
-from serving.session import Device, Session, SessionOptions, out_of_memory
+from serving.session import Session, out_of_memory
+from serving.session_options import Device, SessionOptions
 from serving.tokens import Tokens
 
 PROVIDERS = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]

@@ -14,7 +14,7 @@ from serving.bundle import MODEL_NAME, Bundle, Form, Precision, file_entries, wr
 from serving.errors import Misconfigured
 from serving.precision import PrecisionChoice
 from serving.selftest import load_tested
-from serving.session import SessionOptions
+from serving.session_options import SessionOptions
 
 TOLERANCE = 0.05
 

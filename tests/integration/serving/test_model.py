@@ -25,7 +25,8 @@ from serving.cpu import usable_cpus
 from serving.errors import InferenceFailed, Misconfigured
 from serving.model import Model
 from serving.selftest import PROBES, check_golden, self_test
-from serving.session import Device, Session, SessionOptions
+from serving.session import Session
+from serving.session_options import Device, SessionOptions
 from serving.tokens import PairTruncation, Tokens
 
 BUILDERS = {"encoder": tiny_encoder_bundle, "reranker": tiny_reranker_bundle}
@@ -204,7 +205,7 @@ def test_the_number_of_threads_is_the_setting_or_the_quota(bundle: Bundle):
 def test_a_waiting_thread_does_not_spin(bundle: Bundle):
     """An idle server burns no core (field failure 45)."""
     options = Session(bundle, ON_CPU)._session.get_session_options()
-    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+    assert options.get_session_config_entry("session.force_spinning_stop") == "1"
 
 
 @pytest.mark.parametrize(("precision", "warned"), [("fp16", True), ("fp32", False)])

@@ -17,7 +17,7 @@ from models.verify import verify
 from serving.bundle import TOKENIZER_NAME, Bundle, Kind
 from serving.errors import Misconfigured
 from serving.selftest import load_tested
-from serving.session import SessionOptions
+from serving.session_options import SessionOptions
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.slow]

@@ -8,7 +8,7 @@ from tiny_models import TinyFile, write_hub_model
 from models import quantize
 from serving.bundle import Bundle, Kind
 from serving.selftest import load_tested
-from serving.session import SessionOptions
+from serving.session_options import SessionOptions
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
