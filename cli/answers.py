@@ -68,7 +68,15 @@ def _timings(timings: pb.Timings) -> dict[str, Any]:
 def _degradation(response: pb.SearchResponse) -> dict[str, Any] | None:
     if not response.HasField("degradation"):
         return None
-    return {
-        "rerank_skipped_reason": response.degradation.rerank_skipped_reason,
-        "text_missing_count": response.degradation.text_missing_count,
-    }
+    names = ("rerank_skipped_reason", "text_missing_count", "stage", "reason", "reranked_count", "pool_count")
+    return {name: getattr(response.degradation, name) for name in names}
+
+
+def shortfall(degradation: pb.Degradation) -> str:
+    """Say in words what the reranker left undone, or nothing."""
+    if degradation.rerank_skipped_reason:
+        return f"not reranked: {degradation.rerank_skipped_reason}"
+    if degradation.reason:
+        counts = f"{degradation.reranked_count} of {degradation.pool_count}"
+        return f"reranked in part: {counts} candidates, {degradation.reason}"
+    return ""

@@ -10,6 +10,7 @@ import grpc
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from cli.access import access
 from cli.console import EXIT_FAULT, EXIT_MISCONFIGURED, EXIT_NOT_SO, EXIT_UNREACHABLE, fail
 from retrieval.gateway.v1.gateway_pb2_grpc import CollectionServiceStub, DocumentServiceStub, GatewayServiceStub
 from serving.errors import ServiceError, Unavailable
@@ -41,6 +42,8 @@ EXIT_BY_CODE = {
     grpc.StatusCode.INVALID_ARGUMENT: EXIT_MISCONFIGURED,
     grpc.StatusCode.FAILED_PRECONDITION: EXIT_MISCONFIGURED,
     grpc.StatusCode.UNIMPLEMENTED: EXIT_MISCONFIGURED,
+    grpc.StatusCode.UNAUTHENTICATED: EXIT_MISCONFIGURED,
+    grpc.StatusCode.PERMISSION_DENIED: EXIT_MISCONFIGURED,
     grpc.StatusCode.NOT_FOUND: EXIT_NOT_SO,
     grpc.StatusCode.ALREADY_EXISTS: EXIT_NOT_SO,
     grpc.StatusCode.UNAVAILABLE: EXIT_UNREACHABLE,
@@ -48,6 +51,8 @@ EXIT_BY_CODE = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: EXIT_UNREACHABLE,
 }
 TODO_BY_REASON = {
+    "API_KEY_MISSING": "set TWOSTAGE_API_KEY, or give `twostage --api-key-file FILE ...`",
+    "API_KEY_INVALID": "the gateway's operator makes keys with `twostage keys create`",
     "COLLECTION_NOT_FOUND": "`twostage collections list` shows what there is; `twostage index` makes one",
     "COLLECTION_EXISTS": "take another name, or `twostage collections drop` it first",
     "ENCODER_MISMATCH": "index the documents again: `twostage index FILE --collection NAME --recreate`",
@@ -82,17 +87,44 @@ class Gateway:
 
 
 def open_channel(address: str) -> grpc.aio.Channel:
-    """Open a channel of its own connection that takes no proxy and finds a starting server soon.
+    """Open a channel of its own connection that takes no proxy, finds a starting server soon, and has no TLS.
 
     Call inside the running loop.
     """
     return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
 
 
+def gateway_channel(address: str) -> grpc.aio.Channel:
+    """Open such a channel to a gateway, with TLS where the command has it.
+
+    Call inside the running loop.
+
+    Raises:
+        Misconfigured: The certificates are wrong.
+    """
+    credentials = access.get().credentials()
+    if credentials is None:
+        return open_channel(address)
+    return grpc.aio.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
+
+
+@contextmanager
+def blocking_channel(address: str) -> Iterator[grpc.Channel]:
+    """Open a channel to a gateway for blocking calls, let in as the command is."""
+    credentials = access.get().credentials()
+    with (
+        grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+        if credentials is None
+        else grpc.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
+    ) as channel:
+        yield access.get().keyed(channel, address)
+
+
 @asynccontextmanager
 async def gateway_at(address: str) -> AsyncIterator[Gateway]:
     """Open a connection to a gateway; nothing is sent until the first call."""
-    async with open_channel(address) as channel:
+    async with gateway_channel(address) as opened:
+        channel = access.get().keyed(opened, address)
         yield Gateway(
             search=GatewayServiceStub(channel),
             documents=DocumentServiceStub(channel),
@@ -141,7 +173,10 @@ def failed(error: grpc.aio.AioRpcError | grpc.Call) -> CallFailed:
 def explain(error: CallFailed, address: str) -> tuple[str, str]:
     """Return what went wrong in one line, and what to do about it or nothing."""
     if error.code is grpc.StatusCode.UNAVAILABLE and not error.reason:
-        return f"UNAVAILABLE: no gateway answers at {address}", "start one with `twostage up`, or look at --gateway"
+        return (
+            f"UNAVAILABLE: no gateway answers at {address}",
+            "start one with `twostage up`, or look at --gateway and --tls",
+        )
     words = " ".join(filter(None, (error.code.name, error.reason)))
     return f"{words}: {error.message}", TODO_BY_REASON.get(error.reason) or TODO_BY_CODE.get(error.code, "")
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from cli import addresses
+from cli.access import PLAIN, access
 from cli.health import until_serving
 from cli.home import Device
 from serving.errors import ServiceError
@@ -173,6 +174,7 @@ class System:
             ServerEnded: A server ended, or was not serving in time.
         """
         addresses.require_free(self.config.host, self.config.ports)
+        access.set(PLAIN)  # whatever the command was told for servers elsewhere
         try:
             for name in MODULES:
                 self._servers[name] = await _Server.start(name, self.config, self._on_line)

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cli import options
-from cli.answers import response_document
+from cli.answers import response_document, shortfall
 from cli.calls import gateway_at, run
 from cli.console import answers, print_json
 from cli.hits_table import hits_table
@@ -94,9 +94,8 @@ def print_response(console: Console, response: pb.SearchResponse, *, title_field
         console.print(Text("no document found", "yellow"))
     console.print()
     console.print(TimeBar(response.timings))
-    skipped = response.degradation.rerank_skipped_reason
-    if skipped:
-        console.print(Text(f"not reranked: {skipped}", "bold yellow"))
+    if undone := shortfall(response.degradation):
+        console.print(Text(undone, "bold yellow"))
     console.print(Text(_origin(response.provenance), "dim"), soft_wrap=True)
 
 

@@ -9,7 +9,7 @@ import grpc
 import typer
 
 from cli import options
-from cli.calls import CHANNEL_OPTIONS, failed, gateway_at, reported, run
+from cli.calls import blocking_channel, failed, gateway_at, reported, run
 from cli.console import answers, print_json, size
 from cli.export_file import read_export, write_export
 from retrieval.gateway.v1 import gateway_pb2 as pb
@@ -72,7 +72,7 @@ def _send(address: str, messages: Iterator[pb.ExportCollectionResponse], name: s
             raise
 
     logging.getLogger("grpc").setLevel(logging.CRITICAL)  # it logs what the iterator raises, with a traceback
-    with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+    with blocking_channel(address) as channel:
         try:
             return CollectionServiceStub(channel).ImportCollection(requests()).collection
         except grpc.RpcError as error:

@@ -4,17 +4,28 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import grpc
+from prometheus_client import Counter
 
 from gateway import collections, documents, encoder_client, reranker_client, service
-from gateway.channels import open_channel
+from gateway.backends import open_backend
+from gateway.breaker import BreakerPolicy
+from gateway.budget import StageCaps
+from gateway.guard import Guards
 from gateway.indexing import Indexer
-from gateway.pipeline import Pipeline, StageCaps
+from gateway.pipeline import Pipeline
 from gateway.ports import Encoder, Reranker, VectorStore
+from gateway.scoped_store import ScopedStore
+from gateway.scopes import authorize, scopes_of
 from gateway.settings import GatewaySettings
 from retrieval.gateway.v1 import gateway_pb2_grpc as pb_grpc
+from serving.auth import Access
+from serving.errors import Misconfigured
 from serving.metrics import ServerMetrics
 from serving.process import Fatal
 from serving.server import RunningServer, open_server
+
+ACCESS = Access(read_scopes=scopes_of, authorize=authorize)
+"""What the gateway makes of the scopes in its file of keys."""
 
 
 @asynccontextmanager
@@ -28,14 +39,23 @@ async def open_app(settings: GatewaySettings, on_fatal: Fatal = lambda _: None) 
         Misconfigured: An operator has to act.
     """
     async with AsyncExitStack() as stack:
-        encoder = await stack.enter_async_context(open_channel(settings.encoder_target, encoder_client.SERVICE))
-        reranker = await stack.enter_async_context(open_channel(settings.reranker_target, reranker_client.SERVICE))
-        store = await _open_store(settings, stack)
-        metrics = ServerMetrics("gateway")
-        services = _services(
-            encoder_client.EncoderClient(encoder), reranker_client.RerankerClient(reranker), store, settings, metrics
+        encoder = await stack.enter_async_context(
+            open_backend(settings, settings.encoder_target, encoder_client.SERVICE)
         )
-        running = await stack.enter_async_context(open_server(settings, metrics, services))
+        reranker = await stack.enter_async_context(
+            open_backend(settings, settings.reranker_target, reranker_client.SERVICE)
+        )
+        store = ScopedStore(await _open_store(settings, stack))
+        metrics = ServerMetrics("gateway")
+        guards = Guards(_policy(settings), metrics)
+        services = _services(
+            encoder_client.EncoderClient(encoder, guards.guard(encoder_client.PEER)),
+            reranker_client.RerankerClient(reranker, guards.guard(reranker_client.PEER)),
+            store,
+            settings,
+            metrics,
+        )
+        running = await stack.enter_async_context(open_server(settings, metrics, services, ACCESS))
         stack.push_async_callback(running.drain, delay_s=settings.drain_delay_s, grace_s=settings.grace_s)
         await running.set_serving(serving=True)
         yield running
@@ -47,6 +67,11 @@ async def _open_store(settings: GatewaySettings, stack: AsyncExitStack) -> Vecto
         from gateway.stores.qdrant_settings import open_qdrant  # noqa: PLC0415 - an extra, and half a second
 
         return await stack.enter_async_context(await open_qdrant(settings))
+    if settings.workers > 1:
+        raise Misconfigured(
+            "STORE_NOT_SHARED",
+            f"workers={settings.workers}: the embedded store belongs to one process; use a Qdrant server or one worker",
+        )
     from gateway.stores.edge import EdgeStore  # noqa: PLC0415 - as above
 
     return await stack.enter_async_context(await EdgeStore.open(settings.store_path))
@@ -56,13 +81,14 @@ def _services(
     encoder: Encoder, reranker: Reranker, store: VectorStore, settings: GatewaySettings, metrics: ServerMetrics
 ) -> dict[str, Callable[[grpc.aio.Server], None]]:
     """Make full service name -> what adds it to a server."""
-    caps = StageCaps(
-        encode=settings.encode_cap_s,
-        search=settings.search_cap_s,
-        rerank=settings.rerank_cap_s,
-        margin=settings.answer_margin_s,
+    shortfalls = Counter("gateway_shortfalls", "Searches not wholly reranked.", ["reason"], registry=metrics.registry)
+    pipeline = Pipeline(
+        encoder=encoder,
+        store=store,
+        reranker=reranker,
+        caps=_caps(settings),
+        on_shortfall=lambda reason: shortfalls.labels(reason).inc(),
     )
-    pipeline = Pipeline(encoder=encoder, store=store, reranker=reranker, caps=caps)
     search = service.GatewayService(pipeline, settings, metrics)
     document = documents.DocumentService(Indexer(encoder=encoder, store=store), store, settings)
     collection = collections.CollectionService(encoder, store, settings)
@@ -71,3 +97,22 @@ def _services(
         documents.SERVICE: lambda server: pb_grpc.add_DocumentServiceServicer_to_server(document, server),
         collections.SERVICE: lambda server: pb_grpc.add_CollectionServiceServicer_to_server(collection, server),
     }
+
+
+def _caps(settings: GatewaySettings) -> StageCaps:
+    return StageCaps(
+        encode=settings.encode_cap_s,
+        search=settings.search_cap_s,
+        rerank=settings.rerank_cap_s,
+        margin=settings.answer_margin_s,
+        search_share=settings.search_share,
+        rerank_share=settings.rerank_share,
+    )
+
+
+def _policy(settings: GatewaySettings) -> BreakerPolicy:
+    return BreakerPolicy(
+        failures=settings.breaker_failures,
+        max_pause_s=settings.breaker_max_pause_s,
+        patience_s=settings.breaker_patience_s,
+    )

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import logging
+import re
 from collections.abc import Awaitable, Sequence
 from typing import TypeVar, cast
 
@@ -30,6 +32,8 @@ CHANNEL_OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    # By default a request over 256 KiB is never sent again, though its server was killed before it answered.
+    ("grpc.per_rpc_retry_buffer_size", MAX_MESSAGE_BYTES),
     # Less often than the 10 s that the servers allow.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
@@ -40,20 +44,34 @@ CHANNEL_OPTIONS: Sequence[tuple[str, int]] = (
 )
 # What the model servers may refuse that is really our caller's doing.
 CALLERS_REASONS = frozenset({"TEXT_BLANK", "TEXT_TOO_LONG", "TEXT_TOO_LARGE"})
+NOT_OURS = "what answers at the {peer}'s address is no {peer} of ours"
+LOCKED_OUT = "the {peer} does not let this gateway in; look at backend_api_key_file"
+MISCONFIGURED = {
+    grpc.StatusCode.UNIMPLEMENTED: NOT_OURS,
+    grpc.StatusCode.FAILED_PRECONDITION: NOT_OURS,
+    grpc.StatusCode.UNAUTHENTICATED: LOCKED_OUT,
+    grpc.StatusCode.PERMISSION_DENIED: LOCKED_OUT,
+}
+PLAIN = re.compile(r"[A-Z_]{1,64}|[0-9a-f]{1,32}")
+"""A reason, or the id under which a server of ours has logged the cause."""
 DEFAULT_RETRY_S = 0.5
 
+log = logging.getLogger(__name__)
 
-def open_channel(target: str, service: str) -> grpc.aio.Channel:
+
+def open_channel(target: str, service: str, credentials: grpc.ChannelCredentials | None = None) -> grpc.aio.Channel:
     """Open a channel that balances calls over every address of the target and asks once more what refuses.
 
-    Call inside the running loop.
+    Call inside the running loop. Without credentials it has no TLS.
     """
     config = {
         "loadBalancingConfig": [{"round_robin": {}}],
         "methodConfig": [{"name": [{"service": service}], "retryPolicy": RETRY}],
     }
     options = [("grpc.service_config", json.dumps(config)), *CHANNEL_OPTIONS]
-    return grpc.aio.insecure_channel(target, options=options)
+    if credentials is None:
+        return grpc.aio.insecure_channel(target, options=options)
+    return grpc.aio.secure_channel(target, credentials, options=options)
 
 
 async def call(peer: str, answer: Awaitable[T]) -> T:
@@ -69,7 +87,9 @@ async def call(peer: str, answer: Awaitable[T]) -> T:
     try:
         return await answer
     except grpc.aio.AioRpcError as error:
-        raise translate(peer, error) from error
+        # Without it as the cause: others may put what users write into their words, and causes are logged.
+        log.debug("%s answered %s: %s", peer, error.code().name, error.details())
+        raise translate(peer, error) from None
     except asyncio.CancelledError:
         if (task := asyncio.current_task()) is not None and task.cancelling():
             raise  # our own caller left
@@ -89,12 +109,11 @@ def translate(peer: str, error: grpc.aio.AioRpcError) -> errors.ServiceError:
     if code is grpc.StatusCode.INVALID_ARGUMENT and info.reason in CALLERS_REASONS:
         field = info.metadata.get("field", "request")
         return errors.InvalidRequest(info.reason, (error.details() or "").removeprefix(f"{field}: "), field=field)
-    if code in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.FAILED_PRECONDITION):
-        return errors.Misconfigured(
-            f"{name}_MISCONFIGURED", f"what answers at the {peer}'s address is no {peer} of ours"
-        )
+    if code in MISCONFIGURED:
+        return errors.Misconfigured(f"{name}_MISCONFIGURED", MISCONFIGURED[code].format(peer=peer))
     # A request that we built and the server calls invalid is our fault, not our caller's.
-    return errors.InferenceFailed(f"{name}_FAILED", f"the {peer} answered {code.name}")
+    said = " ".join(filter(PLAIN.fullmatch, (code.name, info.reason, info.metadata.get("error_id", ""))))
+    return errors.InferenceFailed(f"{name}_FAILED", f"the {peer} answered {said}")
 
 
 def _details(error: grpc.aio.AioRpcError) -> tuple[error_details_pb2.ErrorInfo, float]:

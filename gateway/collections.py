@@ -15,12 +15,13 @@ from gateway.convert_collections import (
 )
 from gateway.convert_values import collection_name
 from gateway.ports import Collection, Encoder, VectorStore
+from gateway.scopes import current
 from gateway.settings import GatewaySettings
 from gateway.transfer import Import, importing, read_all
 from retrieval.gateway.v1 import gateway_pb2 as pb
 from retrieval.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from serving.deadline import Deadline
-from serving.errors import InvalidRequest
+from serving.errors import InvalidRequest, Misconfigured, NotFound
 from serving.server import deadline_of
 
 SERVICE = pb.DESCRIPTOR.services_by_name["CollectionService"].full_name
@@ -51,6 +52,7 @@ class CollectionService(pb_grpc.CollectionServiceServicer):
         """Create a collection for the encoder that is serving now."""
         deadline, name = self._deadline(context), collection_name(request.collection)
         parameters = parameters_of(request.parameters)
+        await self._require_room(deadline)
         info = await self._encoder.info(deadline=deadline)
         collection = await self._store.create(
             name,
@@ -68,7 +70,7 @@ class CollectionService(pb_grpc.CollectionServiceServicer):
         """Return one collection."""
         name = collection_name(request.collection)
         collection = await self._store.describe(name, deadline=self._deadline(context))
-        return pb.DescribeCollectionResponse(collection=collection_message(collection))
+        return pb.DescribeCollectionResponse(collection=collection_message(_shown(collection, name)))
 
     async def ListCollections(  # noqa: N802
         self,
@@ -104,8 +106,9 @@ class CollectionService(pb_grpc.CollectionServiceServicer):
     ) -> AsyncIterator[pb.ExportCollectionResponse]:
         """Return a whole collection."""
         deadline = self._each(context, self._settings.default_deadline_s)
-        collection = await self._store.describe(collection_name(request.collection), deadline=deadline())
-        yield pb.ExportCollectionResponse(header=header_message(collection))
+        name = collection_name(request.collection)
+        collection = await self._store.describe(name, deadline=deadline())
+        yield pb.ExportCollectionResponse(header=header_message(_shown(collection, name)))
         count = 0
         async for batch in self._batches(collection, deadline):
             count += len(batch.documents)
@@ -124,6 +127,7 @@ class CollectionService(pb_grpc.CollectionServiceServicer):
             if start.HasField("parameters")
             else (start.header.parameters, "start.header.parameters")
         )
+        await self._require_room(deadline())
         async with importing(
             self._store,
             collection_name(start.collection, "start.collection"),
@@ -154,6 +158,12 @@ class CollectionService(pb_grpc.CollectionServiceServicer):
                 yield batch
                 batch, size = pb.DocumentBatch(), 0
 
+    async def _require_room(self, deadline: Deadline) -> None:
+        """Refuse one more collection than the caller may know of."""
+        most, count = self._settings.max_collections, len(await self._store.list(deadline=deadline))
+        if count >= most:
+            raise Misconfigured("TOO_MANY_COLLECTIONS", f"there are {count} collections, the limit is {most}")
+
     def _deadline(self, context: Context) -> Deadline:
         return deadline_of(context, self._settings.default_deadline_s)
 
@@ -162,6 +172,14 @@ class CollectionService(pb_grpc.CollectionServiceServicer):
         remaining = context.time_remaining()
         ends = None if remaining is None else Deadline.after(remaining)
         return lambda: ends or Deadline.after(default_s)
+
+
+def _shown(collection: Collection, name: str) -> Collection:
+    """Return a collection as the caller may know it, having asked for it by a name that it may use."""
+    shown = current().shown(collection)
+    if shown is None:
+        raise NotFound("COLLECTION_NOT_FOUND", "there is no collection of that name", collection=name)
+    return shown
 
 
 def _start(part: pb.ImportCollectionRequest | None) -> pb.ImportStart:

@@ -28,6 +28,7 @@ MAX_POOL_SIZE = 200
 DEFAULT_TOP_K = 5
 MAX_TEXT_BYTES = 65_536
 MAX_DOCUMENTS = 256
+MAX_PAYLOAD_FIELDS = 256
 
 RERANK_MODES = {
     pb.RERANK_UNSPECIFIED: RerankMode.REQUIRED,
@@ -63,6 +64,9 @@ def search_of(request: pb.SearchRequest) -> SearchQuery:
     check_range(pool_size, MAX_POOL_SIZE, "pool_size")
     top_k = request.top_k if request.HasField("top_k") else min(DEFAULT_TOP_K, pool_size)
     check_range(top_k, pool_size, "top_k")
+    if len(request.payload_fields) > MAX_PAYLOAD_FIELDS:
+        wanted = f"{len(request.payload_fields)}, at most {MAX_PAYLOAD_FIELDS} are allowed"
+        raise InvalidRequest("FIELD_COUNT", wanted, field="payload_fields")
     if request.rerank not in RERANK_MODES:
         raise InvalidRequest("ENUM_UNKNOWN", f"no such value: {request.rerank}", field="rerank")
     if request.priority not in PRIORITIES:
@@ -139,10 +143,22 @@ def response_of(result: Result, request: pb.SearchRequest, *, store: str) -> pb.
             store=store,
         ),
     )
-    if result.skipped_reason or result.text_missing_count:
-        response.degradation.rerank_skipped_reason = result.skipped_reason
-        response.degradation.text_missing_count = result.text_missing_count
+    if result.shortfall or result.text_missing_count:
+        response.degradation.CopyFrom(_degradation(result))
     return response
+
+
+def _degradation(result: Result) -> pb.Degradation:
+    if not result.shortfall:
+        return pb.Degradation(text_missing_count=result.text_missing_count)
+    return pb.Degradation(
+        rerank_skipped_reason=result.skipped_reason,
+        text_missing_count=result.text_missing_count,
+        stage="rerank",
+        reason=result.shortfall,
+        reranked_count=result.reranked_count,
+        pool_count=len(result.pool),
+    )
 
 
 def hit_bytes(hit: Hit, *, with_text: bool) -> int:

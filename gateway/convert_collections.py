@@ -1,12 +1,12 @@
 """Collections, their parameters and their exports: messages to records and back."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from gateway.convert import document_message
+from gateway.convert import MAX_TEXT_BYTES, document_message
 from gateway.convert_values import check_range, id_of, model_message, payload_key, payload_of
 from gateway.parameters import (
     DEFAULT_PARAMETERS,
@@ -19,11 +19,13 @@ from gateway.parameters import (
 from gateway.ports import Collection, Document, Model, Part, Vector
 from retrieval.gateway.v1 import gateway_pb2 as pb
 from serving.errors import InvalidRequest
+from serving.limits import require_size
 
 FORMAT_VERSION = 1
 MAX_DIMENSION = 65_536
 """Qdrant's own limit."""
 MAX_BATCH = 256
+MAX_LABEL_CHARACTERS = 1_024
 MAX_PAYLOAD_INDEXES = 32
 Numbered: TypeAlias = Literal["hnsw_m", "hnsw_ef_construct", "shard_count", "replication_factor"]
 LIMITS: Mapping[Numbered, tuple[int, int]] = {
@@ -133,6 +135,10 @@ def header_of(message: pb.CollectionHeader, field: str = "start.header") -> tupl
         )
     check_range(message.dimension, MAX_DIMENSION, f"{field}.dimension")
     encoder = message.encoder
+    labels = (encoder.id, encoder.revision, encoder.digest, encoder.precision, message.passage_prefix)
+    if any(len(label) > MAX_LABEL_CHARACTERS for label in labels):
+        wanted = f"a text over {MAX_LABEL_CHARACTERS} characters"
+        raise InvalidRequest("HEADER_SIZE", wanted, field=f"{field}.encoder or passage_prefix")
     if not encoder.digest:
         raise InvalidRequest("ENCODER_REQUIRED", "the encoder's digest is required", field=f"{field}.encoder.digest")
     model = Model(id=encoder.id, revision=encoder.revision, digest=encoder.digest, precision=encoder.precision)
@@ -159,9 +165,13 @@ def stored_of(
 
 
 def _document_of(message: pb.Document, field: str) -> Document:
+    require_size(message.text, MAX_TEXT_BYTES, field=f"{field}.text")
     part = None
     if message.HasField("parent"):
         parent = id_of(message.parent, f"{field}.parent")
+        # Whoever deletes the parent later counts to this number.
+        check_range(message.part_count, MAX_TEXT_BYTES, f"{field}.part_count")
+        check_range(message.part, message.part_count, f"{field}.part")
         part = Part(parent=parent, number=message.part, count=message.part_count)
     payload = payload_of(message.payload, f"{field}.payload")
     return Document(id=id_of(message.id, f"{field}.id"), text=message.text, payload=payload, part=part)
@@ -176,10 +186,10 @@ def _vector_of(packed: bytes, dimension: int, field: str) -> Vector:
     return vector
 
 
-def _indexes_of(messages: Iterable[pb.PayloadIndex], field: str) -> Sequence[PayloadIndex]:
+def _indexes_of(messages: Sequence[pb.PayloadIndex], field: str) -> Sequence[PayloadIndex]:
+    if len(messages) > MAX_PAYLOAD_INDEXES:
+        raise InvalidRequest("INDEX_COUNT", f"{len(messages)}, at most {MAX_PAYLOAD_INDEXES} are allowed", field=field)
     indexes = [_index_of(message, f"{field}[{number}]") for number, message in enumerate(messages)]
-    if len(indexes) > MAX_PAYLOAD_INDEXES:
-        raise InvalidRequest("INDEX_COUNT", f"{len(indexes)}, at most {MAX_PAYLOAD_INDEXES} are allowed", field=field)
     if len({one.key for one in indexes}) < len(indexes):
         raise InvalidRequest("INDEX_DUPLICATE", "a key occurs twice", field=field)
     return tuple(indexes)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, Literal
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -15,6 +16,7 @@ from serving.errors import InvalidRequest
 MAX_CONDITIONS = 64
 MAX_DEPTH = 4
 MAX_VALUES = 256
+MAX_VALUE_CHARACTERS = 1_024
 MAX_MATCH_BYTES = 1_024
 BOUNDS: tuple[Literal["gt", "gte", "lt", "lte"], ...] = ("gt", "gte", "lt", "lte")
 
@@ -24,7 +26,7 @@ def filter_of(message: pb.Filter, field: str = "filter", depth: int = 1) -> Filt
     clauses = (("must", message.must), ("should", message.should), ("must_not", message.must_not))
     if depth > MAX_DEPTH:
         raise InvalidRequest("FILTER_DEPTH", f"nested more than {MAX_DEPTH} deep", field=field)
-    if depth == 1 and _condition_count(message) > MAX_CONDITIONS:
+    if depth == 1 and _condition_count(message, MAX_CONDITIONS) > MAX_CONDITIONS:
         raise InvalidRequest("FILTER_SIZE", f"more than {MAX_CONDITIONS} conditions", field=field)
     read = {
         name: [_condition_of(condition, f"{field}.{name}[{i}]", depth) for i, condition in enumerate(conditions)]
@@ -33,10 +35,18 @@ def filter_of(message: pb.Filter, field: str = "filter", depth: int = 1) -> Filt
     return Filter(**read)
 
 
-def _condition_count(message: pb.Filter) -> int:
-    """Count the conditions of a filter and of those in it."""
-    conditions = [*message.must, *message.should, *message.must_not]
-    return len(conditions) + sum(_condition_count(one.filter) for one in conditions if one.HasField("filter"))
+def _condition_count(message: pb.Filter, most: int) -> int:
+    """Count the conditions of a filter and of those in it, until there are more than `most`.
+
+    A message may hold millions of empty ones.
+    """
+    clauses = (message.must, message.should, message.must_not)
+    count = sum(map(len, clauses))
+    if count <= most:
+        for one in chain.from_iterable(clauses):
+            if one.HasField("filter") and count <= most:
+                count += _condition_count(one.filter, most - count)
+    return count
 
 
 def _condition_of(message: pb.Condition, field: str, depth: int) -> Condition:
@@ -57,8 +67,11 @@ def _has_id_of(message: pb.HasId, field: str) -> HasId:
 
 
 def _any_of(message: pb.AnyOf, field: str) -> AnyOf:
-    values = [plain(value, f"{field}.values") for value in message.values]
+    # One more than is allowed shows that there are too many.
+    values = [plain(value, f"{field}.values") for value in message.values[: MAX_VALUES + 1]]
     kinds = {type(value) for value in values}
+    if any(isinstance(one, str) and len(one) > MAX_VALUE_CHARACTERS for one in values):
+        raise InvalidRequest("VALUES", f"a text over {MAX_VALUE_CHARACTERS} characters", field=f"{field}.values")
     one_kind = kinds in ({str}, {int}) or (kinds == {bool} and len(values) == 1)
     if not one_kind or len(values) > MAX_VALUES:
         wanted = f"1 to {MAX_VALUES} values, all text or all whole numbers, or one truth value, are wanted"

@@ -9,6 +9,7 @@ from gateway.convert import document_message, documents_of, overlong_of
 from gateway.convert_values import collection_name, ids_of
 from gateway.indexing import Indexer
 from gateway.ports import VectorStore
+from gateway.scopes import UPSERT, current, require
 from gateway.settings import GatewaySettings
 from retrieval.gateway.v1 import gateway_pb2 as pb
 from retrieval.gateway.v1 import gateway_pb2_grpc as pb_grpc
@@ -79,9 +80,12 @@ class DocumentService(pb_grpc.DocumentServiceServicer):
 
     async def _upsert(self, message: pb.UpsertDocumentsRequest, deadline: Deadline) -> pb.UpsertDocumentsResponse:
         try:
+            scope = current()
+            require(UPSERT, message, scope)
+            documents = documents_of(message.documents)
             stored = await self._indexer.upsert(
                 collection_name(message.collection),
-                documents_of(message.documents),
+                [scope.stamped(one, f"documents[{index}]") for index, one in enumerate(documents)],
                 overlong=overlong_of(message),
                 deadline=deadline,
             )

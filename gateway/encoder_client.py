@@ -6,7 +6,7 @@ import grpc
 import numpy as np
 import numpy.typing as npt
 
-from gateway.channels import call
+from gateway.guard import Guard
 from gateway.ports import Encoded, EncoderInfo, Model, ServerTime, Vector
 from retrieval.encoder.v1 import encoder_pb2 as pb
 from retrieval.encoder.v1.encoder_pb2_grpc import EncoderServiceStub
@@ -25,10 +25,12 @@ class EncoderClient:
 
     Args:
         channel: To the servers.
+        guard: What every call passes; default is one with the usual policy.
     """
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    def __init__(self, channel: grpc.aio.Channel, guard: Guard | None = None) -> None:
         self._stub = EncoderServiceStub(channel)
+        self._guard = guard or Guard(PEER)
 
     async def encode_query(
         self, query: str, *, priority: Priority = Priority.INTERACTIVE, deadline: Deadline
@@ -60,7 +62,7 @@ class EncoderClient:
         """Split passages at the encoder's token limit."""
         request = pb.SplitRequest(texts=texts, input_type=pb.INPUT_TYPE_PASSAGE)
         timeout = deadline.require("encode")
-        response = await call(PEER, self._stub.Split(request, timeout=timeout))
+        response = await self._guard.call(lambda: self._stub.Split(request, timeout=timeout), timeout_s=timeout)
         if len(response.texts) != len(texts):
             raise InferenceFailed("ENCODER_FAILED", f"{len(response.texts)} texts came back split for {len(texts)}")
         return [_passages(text, split.passages) for text, split in zip(texts, response.texts, strict=True)]
@@ -68,14 +70,15 @@ class EncoderClient:
     async def info(self, *, deadline: Deadline) -> EncoderInfo:
         """Return the model being served, its dimension and its prefix."""
         timeout = deadline.require("encode")
-        response = await call(PEER, self._stub.GetModel(pb.GetModelRequest(), timeout=timeout))
+        request = pb.GetModelRequest()
+        response = await self._guard.call(lambda: self._stub.GetModel(request, timeout=timeout), timeout_s=timeout)
         return EncoderInfo(
             model=_model(response.model), dimension=response.dimension, passage_prefix=response.passage_prefix
         )
 
     async def _encode(self, request: pb.EncodeRequest, deadline: Deadline) -> Encoded:
         timeout = deadline.require("encode")
-        response = await call(PEER, self._stub.Encode(request, timeout=timeout))
+        response = await self._guard.call(lambda: self._stub.Encode(request, timeout=timeout), timeout_s=timeout)
         return Encoded(
             vectors=_vectors(response, len(request.texts)),
             truncated=[embedding.truncated for embedding in response.embeddings],

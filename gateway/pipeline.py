@@ -1,10 +1,11 @@
 """encode -> search -> rerank over ports, under one deadline. Knows no transport and no engine."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from gateway.budget import StageCaps, reserves
 from gateway.ids import sort_key
 from gateway.ports import (
     Candidate,
@@ -20,6 +21,7 @@ from gateway.ports import (
     ServerTime,
     VectorStore,
 )
+from gateway.rerank_cost import Offer, RerankCost
 from gateway.timings import SearchTimer
 from serving.batching import Priority
 from serving.deadline import Deadline
@@ -28,6 +30,8 @@ from serving.errors import DeadlineSpent, InvalidRequest, NotReady, Overloaded, 
 MAX_PARTS_PER_DOCUMENT = 16
 """How many times the pool's size is read at most to fill a pool that is folded."""
 FOLD_STEP = 4
+TIME_SHORT = "TIME_SHORT"
+"""Why only the top of a pool was reranked."""
 
 
 class RerankMode(Enum):
@@ -76,19 +80,19 @@ class Result:
     """All candidates in retrieval order."""
     encoder: Model
     reranker: Model | None = None
-    skipped_reason: str = ""
-    """Why nothing was reranked although it was asked for; empty where it was."""
+    shortfall: str = ""
+    """Why not all of the pool was reranked although it was asked for; empty where it was."""
     text_missing_count: int = 0
 
+    @property
+    def reranked_count(self) -> int:
+        """Candidates with a score."""
+        return sum(hit.scored is not None for hit in self.pool)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageCaps:
-    """Most seconds per stage, and what every stage leaves of the caller's time."""
-
-    encode: float
-    search: float
-    rerank: float
-    margin: float = 0.0
+    @property
+    def skipped_reason(self) -> str:
+        """Why nothing at all was reranked although it was asked for."""
+        return self.shortfall if self.reranker is None else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +103,9 @@ class Pipeline:
     store: VectorStore
     reranker: Reranker
     caps: StageCaps
+    cost: RerankCost = field(default_factory=RerankCost)
+    on_shortfall: Callable[[str], None] = lambda _: None
+    """Told why a pool was not wholly reranked."""
 
     async def retrieve(self, search: SearchQuery, deadline: Deadline, timer: SearchTimer) -> Result:
         """Run the first stage.
@@ -106,14 +113,14 @@ class Pipeline:
         Raises:
             ServiceError: With the stage in its metadata.
         """
-        deadline = Deadline(deadline.at - self.caps.margin)
+        kept = reserves(deadline.remaining(), self.caps, rerank_required=search.rerank is RerankMode.REQUIRED)
         with _stage("encode", timer):
-            encoded = await self.encoder.encode_query(
-                search.query, priority=search.priority, deadline=deadline.within(self.caps.encode)
-            )
+            until = _before(deadline, kept.encode).within(self.caps.encode)
+            encoded = await self.encoder.encode_query(search.query, priority=search.priority, deadline=until)
             timer.server_said(encoded.time)
         with _stage("search", timer):
-            found = await self._search(search, encoded, deadline.within(self.caps.search))
+            until = _before(deadline, kept.search).within(self.caps.search)
+            found = await self._search(search, encoded, until)
             timer.server_said(found.time)
         pool = _pool(found)
         return Result(
@@ -146,7 +153,8 @@ class Pipeline:
     async def rerank(self, search: SearchQuery, retrieved: Result, deadline: Deadline, timer: SearchTimer) -> Result:
         """Run the second stage on what the first found.
 
-        Under BEST_EFFORT a failure leaves the retrieval order and says why.
+        Under BEST_EFFORT only as much of the pool's top is sent as is predicted to be scored in time, and a failure
+        leaves the retrieval order; either says why.
 
         Raises:
             ServiceError: With the stage in its metadata, under REQUIRED.
@@ -154,20 +162,58 @@ class Pipeline:
         scorable = [hit for hit in retrieved.pool if not hit.text_missing]
         if search.rerank is RerankMode.OFF or not scorable:
             return retrieved
-        deadline = Deadline(deadline.at - self.caps.margin).within(self.caps.rerank)
+        deadline = _before(deadline, self.caps.margin).within(self.caps.rerank)
+        sent: Sequence[Hit] = scorable[: self._affordable(search, scorable, deadline)]
         try:
             with _stage("rerank", timer):
-                deadline.require("rerank")
-                passages = [hit.candidate.text or "" for hit in scorable]
-                reranked = await self.reranker.rerank(
-                    search.query, passages, priority=search.priority, deadline=deadline
-                )
+                sent, reranked = await self._score(search, sent, deadline)
                 timer.server_said(reranked.time)
         except ServiceError as error:
             if search.rerank is RerankMode.REQUIRED or isinstance(error, InvalidRequest):
                 raise
-            return replace(retrieved, skipped_reason=_skipped_reason(error))
-        return _with_scores(search, retrieved, scorable, reranked)
+            return self._short(retrieved, _shortfall(error))
+        result = _with_scores(search, retrieved, sent, reranked)
+        return result if len(sent) == len(scorable) else self._short(result, TIME_SHORT)
+
+    def _short(self, result: Result, reason: str) -> Result:
+        self.on_shortfall(reason)
+        return replace(result, shortfall=reason)
+
+    def _affordable(self, search: SearchQuery, scorable: Sequence[Hit], deadline: Deadline) -> int:
+        """Return how many candidates to send: all of them where there is no answer without the reranker."""
+        if search.rerank is RerankMode.REQUIRED:
+            return len(scorable)
+        least = min(search.top_k, len(scorable))
+        return self.cost.affordable(_offer(search, scorable), deadline.remaining(), least=least)
+
+    async def _score(
+        self, search: SearchQuery, sent: Sequence[Hit], deadline: Deadline
+    ) -> tuple[Sequence[Hit], Reranked]:
+        """Have candidates scored, or fewer of them where the reranker says at once that all would take too long."""
+        deadline.require("rerank")
+        if not sent:
+            raise DeadlineSpent("DEADLINE_SPENT", "too little time is left to rerank anything")
+        try:
+            return sent, await self._ask(_offer(search, sent), deadline)
+        except Overloaded as refused:
+            behind = _before(deadline, self.cost.beyond(_offer(search, sent), refused.retry_after_s))
+            fewer = () if behind.spent() else sent[: self._affordable(search, sent, behind)]
+            if len(fewer) in (0, len(sent)):
+                raise
+            return fewer, await self._ask(_offer(search, fewer), deadline)
+
+    async def _ask(self, offer: Offer, deadline: Deadline) -> Reranked:
+        """Have passages scored, and learn what that took."""
+        left_s = deadline.require("rerank")
+        try:
+            reranked = await self.reranker.rerank(
+                offer.query, offer.passages, priority=offer.priority, deadline=deadline
+            )
+        except DeadlineSpent:
+            self.cost.late(offer, waited_s=left_s - deadline.remaining())
+            raise
+        self.cost.answered(offer, total_s=left_s - deadline.remaining(), queue_s=reranked.time.queue / 1e9)
+        return reranked
 
 
 def folded(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
@@ -178,6 +224,15 @@ def folded(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
     return list(first.values())
 
 
+def _before(deadline: Deadline, reserve_s: float) -> Deadline:
+    return Deadline(deadline.at - reserve_s)
+
+
+def _offer(search: SearchQuery, hits: Sequence[Hit]) -> Offer:
+    passages = [hit.candidate.text or "" for hit in hits]
+    return Offer(query=search.query, passages=passages, priority=search.priority)
+
+
 def _pool(found: Found) -> list[Hit]:
     return [
         Hit(candidate=candidate, retrieval_rank=rank, text_missing=candidate.text is None)
@@ -185,13 +240,12 @@ def _pool(found: Found) -> list[Hit]:
     ]
 
 
-def _with_scores(search: SearchQuery, retrieved: Result, scorable: Sequence[Hit], reranked: Reranked) -> Result:
+def _with_scores(search: SearchQuery, retrieved: Result, sent: Sequence[Hit], reranked: Reranked) -> Result:
     """Join scores to the pool; order by logit, then by id; what has no score keeps its place after the rest."""
-    scored = {
-        hit.retrieval_rank: score for hit, score in zip(scorable, reranked.scores, strict=True) if score is not None
-    }
+    scored = {hit.retrieval_rank: score for hit, score in zip(sent, reranked.scores, strict=True) if score is not None}
+    blank = {hit.retrieval_rank for hit in sent} - scored.keys()
     best = sorted(
-        (hit for hit in scorable if hit.retrieval_rank in scored),
+        (hit for hit in sent if hit.retrieval_rank in scored),
         key=lambda hit: (-scored[hit.retrieval_rank].logit, sort_key(hit.candidate.id)),
     )
     ranks = {hit.retrieval_rank: rank for rank, hit in enumerate(best, 1)}
@@ -201,7 +255,7 @@ def _with_scores(search: SearchQuery, retrieved: Result, scorable: Sequence[Hit]
             retrieval_rank=hit.retrieval_rank,
             rerank_rank=ranks.get(hit.retrieval_rank),
             scored=scored.get(hit.retrieval_rank),
-            text_missing=hit.retrieval_rank not in scored,
+            text_missing=hit.text_missing or hit.retrieval_rank in blank,
         )
         for hit in retrieved.pool
     ]
@@ -211,11 +265,11 @@ def _with_scores(search: SearchQuery, retrieved: Result, scorable: Sequence[Hit]
         pool=pool,
         encoder=retrieved.encoder,
         reranker=reranked.model,
-        text_missing_count=len(pool) - len(best),
+        text_missing_count=sum(hit.text_missing for hit in pool),
     )
 
 
-def _skipped_reason(error: ServiceError) -> str:
+def _shortfall(error: ServiceError) -> str:
     if isinstance(error, DeadlineSpent):
         return "DEADLINE_SPENT"
     if isinstance(error, Overloaded):

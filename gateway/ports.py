@@ -337,11 +337,22 @@ class VectorStore(Protocol):
     async def delete_alias(self, alias: str, *, deadline: Deadline) -> None:
         """Delete an alias; NotFound (`ALIAS_NOT_FOUND`) where there is none."""
 
-    async def scan(self, name: str, *, after: Cursor | None, limit: int, deadline: Deadline) -> Page:
-        """Return up to `limit` documents from a cursor on; None begins.
+    async def scan(
+        self,
+        name: str,
+        *,
+        after: Cursor | None,
+        limit: int,
+        filter: Filter | None = None,  # noqa: A002 - the field's word
+        deadline: Deadline,
+    ) -> Page:
+        """Return up to `limit` documents under the filter from a cursor on; None begins.
 
         Documents that are neither written nor deleted meanwhile come exactly once.
         """
+
+    async def count(self, name: str, *, filter: Filter | None = None, deadline: Deadline) -> int:  # noqa: A002
+        """Count the documents under the filter, exactly."""
 
     async def upsert(
         self, name: str, documents: Sequence[Document], vectors: Sequence[Vector], *, deadline: Deadline

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import grpc
 
-from gateway.channels import call
+from gateway.guard import Guard
 from gateway.ports import Model, Reranked, Scored, ServerTime
 from retrieval.reranker.v1 import reranker_pb2 as pb
 from retrieval.reranker.v1.reranker_pb2_grpc import RerankerServiceStub
@@ -27,10 +27,12 @@ class RerankerClient:
 
     Args:
         channel: To the servers.
+        guard: What every call passes; default is one with the usual policy.
     """
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    def __init__(self, channel: grpc.aio.Channel, guard: Guard | None = None) -> None:
         self._stub = RerankerServiceStub(channel)
+        self._guard = guard or Guard(PEER)
 
     async def rerank(
         self, query: str, passages: Sequence[str], *, priority: Priority = Priority.INTERACTIVE, deadline: Deadline
@@ -66,7 +68,7 @@ class RerankerClient:
     async def _call(self, request: pb.RerankRequest, deadline: Deadline) -> pb.RerankResponse:
         timeout = deadline.require("rerank")
         try:
-            return await call(PEER, self._stub.Rerank(request, timeout=timeout))
+            return await self._guard.call(lambda: self._stub.Rerank(request, timeout=timeout), timeout_s=timeout)
         except InvalidRequest as error:
             if error.field == "query":
                 raise

@@ -21,6 +21,18 @@ class GatewaySettings(ServerSettings):
     """gRPC target of the encoders; a name with several addresses is balanced over."""
     reranker_target: str = "dns:///127.0.0.1:50053"
     """gRPC target of the rerankers."""
+    backend_tls: bool = False
+    """Whether encoders and rerankers are called over TLS; any of the next three means that, too."""
+    backend_ca_file: Path | None = None
+    """Certificates to trust for them instead of the system's, in PEM. Read again when it changes, like the others."""
+    backend_cert_file: Path | None = None
+    """The gateway's own certificate, where they want one."""
+    backend_key_file: Path | None = None
+    """Its private key."""
+    backend_api_key_file: Path | None = None
+    """File with the API key that encoders and rerankers are called with; blanks around it do not count."""
+    max_collections: int = Field(1_000, ge=1)
+    """Most collections that a caller may know of before it can make no more; each takes memory and open files."""
     store: Literal["edge", "qdrant"] = "edge"
     """Which vector store: the embedded one, or a Qdrant server, which several gateways can share."""
     store_path: Path = Path(".twostage/store")
@@ -43,6 +55,16 @@ class GatewaySettings(ServerSettings):
     """Most time for reranking; long, because a caller that allows more than the default deadline means it."""
     answer_margin_s: float = Field(0.02, ge=0)
     """Kept back from every stage, so that an answer about a late stage still reaches the caller in time."""
+    search_share: float = Field(0.1, ge=0, le=0.4)
+    """Part of a search's time that encoding its query leaves to the vector search."""
+    rerank_share: float = Field(0.3, ge=0, le=0.5)
+    """Part of a search's time that the first stage leaves to the reranker where the search requires it."""
+    breaker_failures: int = Field(5, ge=1)
+    """Calls in a row without an answer after which an encoder or reranker is left alone for a while."""
+    breaker_max_pause_s: float = Field(2.0, gt=0)
+    """Longest time for which it is left alone before one call tries it again."""
+    breaker_patience_s: float = Field(1.0, ge=0)
+    """A call that was given less time than this and got no answer does not count for that."""
     upsert_deadline_s: float = Field(300.0, gt=0)
     """Budget of one message of documents whose caller set no deadline."""
     max_answer_bytes: int = Field(CLIENT_MESSAGE_BYTES - 256 * 1024, ge=64 * 1024)

@@ -36,8 +36,9 @@ class Shelf:
     def close(self) -> None:
         self._shard.close()
 
-    def count(self) -> int:
-        return self._shard.count(edge.CountRequest(exact=True))
+    def count(self, request: pb.CountPoints | None = None) -> int:
+        chosen = engine_filter(request.filter) if request is not None and request.HasField("filter") else None
+        return self._shard.count(edge.CountRequest(exact=True, filter=chosen))
 
     def upsert(self, points: Any) -> None:
         made = [
@@ -53,7 +54,10 @@ class Shelf:
 
     def scroll(self, request: pb.ScrollPoints) -> pb.ScrollResponse:
         offset = engine_id(request.offset) if request.HasField("offset") else None
-        wanted = edge.ScrollRequest(offset=offset, limit=request.limit, with_payload=True, with_vector=True)
+        chosen = engine_filter(request.filter) if request.HasField("filter") else None
+        wanted = edge.ScrollRequest(
+            offset=offset, limit=request.limit, filter=chosen, with_payload=True, with_vector=True
+        )
         found, following = self._shard.scroll(wanted)
         points = [
             pb.RetrievedPoint(

@@ -116,7 +116,9 @@ class StandIn:
                 "Upsert": self._upsert,
                 "Delete": self._delete,
                 "Get": lambda request: pb.GetResponse(result=self._shelf(request).get(request), time=1e-4),
-                "Count": lambda request: pb.CountResponse(result=pb.CountResult(count=self._shelf(request).count())),
+                "Count": lambda request: pb.CountResponse(
+                    result=pb.CountResult(count=self._shelf(request).count(request))
+                ),
                 "Query": lambda request: pb.QueryResponse(result=self._shelf(request).query(request), time=2e-4),
             },
         }[service]

@@ -48,6 +48,12 @@ class _Kept:
     documents: dict[DocumentId, Document] = field(default_factory=dict)
     vectors: dict[DocumentId, Vector] = field(default_factory=dict)
 
+    def matching(self, wanted: Filter | None) -> list[DocumentId]:
+        if wanted is None:
+            return list(self.documents)
+        require_indexes(wanted, self.parameters.payload_indexes)
+        return [one.id for one in self.documents.values() if matches(wanted, one.id, one.payload)]
+
 
 class MemoryStore:
     """Keeps everything in dictionaries and compares every vector."""
@@ -117,16 +123,28 @@ class MemoryStore:
             raise NotFound("ALIAS_NOT_FOUND", "there is no alias of that name", alias=alias)
         del self._aliases[alias]
 
-    async def scan(self, name: str, *, after: Cursor | None, limit: int, deadline: Deadline) -> Page:
+    async def scan(
+        self,
+        name: str,
+        *,
+        after: Cursor | None,
+        limit: int,
+        filter: Filter | None = None,  # noqa: A002 - the port's word
+        deadline: Deadline,
+    ) -> Page:
         deadline.require("scan")
         kept = self._kept(name)
         start = 0 if after is None else int(after)
-        ids = list(kept.documents)
+        ids = kept.matching(filter)
         some = ids[start : start + limit]
         documents = [replace(kept.documents[one], text=_usable(kept.documents[one].text) or "") for one in some]
         vectors = [np.asarray(kept.vectors[one], np.float32) for one in some]
         following = start + limit if start + limit < len(ids) else None
         return Page(documents=documents, vectors=vectors, next=following)
+
+    async def count(self, name: str, *, filter: Filter | None = None, deadline: Deadline) -> int:  # noqa: A002
+        deadline.require("count")
+        return len(self._kept(name).matching(filter))
 
     async def upsert(
         self, name: str, documents: Sequence[Document], vectors: Sequence[Vector], *, deadline: Deadline

@@ -1,18 +1,18 @@
 """The vector store that needs no server: qdrant-edge in a process of our own, its data in a directory.
 
-One thread hands over one call at a time. The engine's binding keeps Python's global lock during every call, so that
-more threads would be no faster, and with one every operation is whole as the others see it. For the same reason the
-engine runs in another process by default: in this one the event loop would stand still with it.
+The engine does one call at a time. Its binding keeps Python's global lock during every call, so that more threads
+would be no faster, and with one every operation is whole as the others see it. For the same reason the engine runs in
+another process by default: in a thread of this one the event loop would stand still with it.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
 from gateway.parameters import DEFAULT_PARAMETERS, CollectionParameters
 from gateway.ports import (
@@ -32,6 +32,8 @@ from gateway.stores.edge_root import EdgeRoot
 from serving.deadline import Deadline
 from serving.errors import DeadlineSpent, Misconfigured, NotReady
 
+T = TypeVar("T")
+
 PATIENCE_S = 5.0
 RETRY_S = 0.1
 
@@ -39,8 +41,8 @@ RETRY_S = 0.1
 class EdgeStore:
     """A `gateway.ports.VectorStore`; made by `open` inside the running loop.
 
-    A call that overruns its deadline is answered at once and goes on in the thread; one that still waits for the
-    thread by then is never started.
+    A call that overruns its deadline is answered at once and goes on in the engine; one that still waits for its turn
+    by then is never started.
     """
 
     name = "qdrant-edge"
@@ -68,10 +70,9 @@ class EdgeStore:
         with ExitStack() as undo:
             thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="edge-store")
             undo.callback(thread.shutdown, wait=False)
-            start: Callable[[Path], EdgeRoot | EdgeProcess] = EdgeRoot.open if in_process else EdgeProcess.open
             while True:
                 try:
-                    opened = await asyncio.get_running_loop().run_in_executor(thread, start, root)
+                    opened = await (_run(thread, EdgeRoot.open, root) if in_process else EdgeProcess.open(root))
                     break
                 except Misconfigured as error:
                     if error.reason != "STORE_LOCKED" or patience.spent():
@@ -94,7 +95,10 @@ class EdgeStore:
             return
         self._closed = True
         try:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._root.close)
+            if isinstance(self._root, EdgeProcess):
+                await self._root.close()
+            else:
+                await _run(self._thread, self._root.close)
         finally:
             self._thread.shutdown(wait=False)
 
@@ -152,10 +156,23 @@ class EdgeStore:
         """Delete an alias, durably."""
         await self._call(deadline, "delete_alias", alias)
 
-    async def scan(self, name: str, *, after: Cursor | None, limit: int, deadline: Deadline) -> Page:
-        """Return up to `limit` documents from a cursor on, numbers first."""
-        page, _ = await self._call(deadline, "scan", name, after=after, limit=limit)
+    async def scan(
+        self,
+        name: str,
+        *,
+        after: Cursor | None,
+        limit: int,
+        filter: Filter | None = None,  # noqa: A002 - the port's word
+        deadline: Deadline,
+    ) -> Page:
+        """Return up to `limit` documents under the filter from a cursor on, numbers first."""
+        page, _ = await self._call(deadline, "scan", name, after=after, limit=limit, wanted=filter)
         return cast("Page", page)
+
+    async def count(self, name: str, *, filter: Filter | None = None, deadline: Deadline) -> int:  # noqa: A002
+        """Count the documents under the filter, exactly."""
+        count, _ = await self._call(deadline, "count", name, wanted=filter)
+        return cast("int", count)
 
     async def upsert(
         self, name: str, documents: Sequence[Document], vectors: Sequence[Vector], *, deadline: Deadline
@@ -197,18 +214,25 @@ class EdgeStore:
         return Found(candidates=pool, time=ServerTime(queue=queue, compute=compute))
 
     async def _call(self, deadline: Deadline, operation: str, *args: Any, **kwargs: Any) -> tuple[Any, int]:
-        """Run one operation; what it returns, and the nanoseconds that it waited for the thread."""
+        """Run one operation; what it returns, and the nanoseconds that it waited for its turn."""
         if self._closed:
             raise NotReady("DRAINING", "the vector store is closed", stage=operation)
         left = deadline.require(operation)
-        submitted = time.perf_counter_ns()
-
-        def work() -> tuple[Any, int]:
-            queue = time.perf_counter_ns() - submitted
-            return self._root.call(operation, *args, **kwargs), queue
-
         try:
             async with asyncio.timeout(left):
-                return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+                if isinstance(self._root, EdgeProcess):
+                    return await self._root.call(deadline, operation, *args, **kwargs)
+                return await _run(self._thread, _timed, self._root, time.monotonic_ns(), operation, args, kwargs)
         except TimeoutError as error:
             raise DeadlineSpent("DEADLINE_SPENT", f"no time left for {operation}", stage=operation) from error
+
+
+def _run(thread: ThreadPoolExecutor, work: Callable[..., T], *args: Any) -> Awaitable[T]:
+    return asyncio.get_running_loop().run_in_executor(thread, work, *args)
+
+
+def _timed(
+    root: EdgeRoot, submitted: int, operation: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Any, int]:
+    queue = time.monotonic_ns() - submitted
+    return root.call(operation, *args, **kwargs), queue

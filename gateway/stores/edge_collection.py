@@ -148,10 +148,11 @@ class EdgeCollection:
             aliases=aliases,
         )
 
-    def count(self) -> int:
-        """Count the documents, exactly."""
+    def count(self, wanted: Filter | None = None) -> int:
+        """Count the documents under the filter, exactly."""
+        chosen = self._chosen(wanted)
         with engine_errors():
-            return self._shard.count(edge.CountRequest(exact=True))
+            return self._shard.count(edge.CountRequest(exact=True, filter=chosen))
 
     def upsert(self, documents: Sequence[Document], vectors: Sequence[Vector]) -> None:
         """Store documents durably. Nothing is stored where one of them is wrong.
@@ -178,9 +179,10 @@ class EdgeCollection:
         found = {record.id: to_document(record.id, record.payload or {}) for record in records}
         return [found[point_id] for point_id in point_ids if point_id in found]
 
-    def scan(self, after: Cursor | None, limit: int) -> Page:
-        """Return up to `limit` documents and their vectors, by the engine's order of ids."""
-        request = edge.ScrollRequest(offset=after, limit=limit, with_payload=True, with_vector=True)
+    def scan(self, after: Cursor | None, limit: int, wanted: Filter | None = None) -> Page:
+        """Return up to `limit` documents under the filter and their vectors, by the engine's order of ids."""
+        chosen = self._chosen(wanted)
+        request = edge.ScrollRequest(offset=after, limit=limit, filter=chosen, with_payload=True, with_vector=True)
         with engine_errors():
             records, following = self._shard.scroll(request)
         return Page(
@@ -206,10 +208,7 @@ class EdgeCollection:
         the engine's whim decide who is in.
         """
         query = edge.Query.Nearest(unit_vector(vector, self._meta.dimension))
-        chosen = None if wanted is None else to_engine_filter(wanted)
-        if wanted is not None:
-            require_indexes(wanted, self._meta.parameters.read().payload_indexes)
-            self._index_for(wanted)
+        chosen = self._chosen(wanted)
         compute, limit = 0, pool_size + 1
         while True:
             started = time.perf_counter_ns()
@@ -228,6 +227,15 @@ class EdgeCollection:
         numbers = unit_vector(vector, self._meta.dimension)
         with engine_errors():
             return edge.Point(point_id, numbers, payload)
+
+    def _chosen(self, wanted: Filter | None) -> edge.Filter | None:
+        """Translate a filter, and make the indexes that serve it."""
+        if wanted is None:
+            return None
+        chosen = to_engine_filter(wanted)
+        require_indexes(wanted, self._meta.parameters.read().payload_indexes)
+        self._index_for(wanted)
+        return chosen
 
     def _index_for(self, wanted: Filter) -> None:
         self._spare(dated_paths(wanted))

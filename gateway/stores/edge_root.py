@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from gateway.parameters import CollectionParameters
-from gateway.ports import Candidate, Collection, Cursor, Document, DocumentId, Model, Page, Vector
+from gateway.ports import Candidate, Collection, Cursor, Document, DocumentId, Filter, Model, Page, Vector
 from gateway.stores.edge_aliases import Aliases
 from gateway.stores.edge_collection import EdgeCollection, engine_errors
 from gateway.stores.edge_meta import (
@@ -98,9 +98,13 @@ class EdgeRoot:
         """Return the documents that exist, in the order asked for."""
         return self.collection(name).get(ids)
 
-    def scan(self, name: str, *, after: Cursor | None, limit: int) -> Page:
+    def scan(self, name: str, *, after: Cursor | None, limit: int, wanted: Filter | None = None) -> Page:
         """Return some documents and their vectors."""
-        return self.collection(name).scan(after, limit)
+        return self.collection(name).scan(after, limit, wanted)
+
+    def count(self, name: str, *, wanted: Filter | None = None) -> int:
+        """Count documents."""
+        return self.collection(name).count(wanted)
 
     def search(
         self, name: str, vector: Vector, *, encoder: Model, pool_size: int, **selection: Any

@@ -1,33 +1,42 @@
 """The process that runs qdrant-edge for `gateway.stores.edge_process`; `python -m gateway.stores.edge_worker ROOT FD`.
 
-Reads `(operation, args, kwargs)` from the socket FD, answers each with `(result, failure)`, and ends when the other
-side is gone, whether that closed or died.
+Reads `(time sent, deadline, operation, args, kwargs)` from the socket FD, answers each with `(result, failure,
+nanoseconds since then)`, and ends when the other side is gone, whether that closed or died.
 """
 
 import signal
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from gateway.stores.edge_failure import Failure
 from gateway.stores.edge_root import EdgeRoot
+from serving.deadline import Deadline
 from serving.errors import InferenceFailed, ServiceError
 
 
 def serve(root: Path, connection: "Connection[Any, Any]") -> None:
     """Open the directory, report, and answer until the other side is gone."""
     opened: list[EdgeRoot] = []
-    connection.send(_answer(lambda: opened.append(EdgeRoot.open(root))))
+    connection.send((*_answer(lambda: opened.append(EdgeRoot.open(root))), 0))
     if not opened:
         return
     try:
         while True:
-            operation, args, kwargs = connection.recv()
-            connection.send(_answer(lambda: opened[0].call(operation, *args, **kwargs)))  # noqa: B023 - called here
+            sent, deadline, operation, args, kwargs = connection.recv()
+            queue = time.monotonic_ns() - sent
+            connection.send((*_answer(partial(_call, opened[0], deadline, operation, args, kwargs)), queue))
     except (EOFError, ConnectionError):
         opened[0].close()
+
+
+def _call(root: EdgeRoot, deadline: Deadline, operation: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    deadline.require(operation)
+    return root.call(operation, *args, **kwargs)
 
 
 def _answer(work: Callable[[], Any]) -> tuple[Any, Failure | None]:

@@ -5,7 +5,7 @@ for its version in a thread unless told not to, and is not faster (`benchmarks/q
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -167,14 +167,33 @@ class QdrantStore:
         """Delete an alias."""
         await self._catalog.delete_alias(alias, deadline)
 
-    async def scan(self, name: str, *, after: Cursor | None, limit: int, deadline: Deadline) -> Page:
-        """Return up to `limit` documents from a cursor on, by the server's order of ids."""
+    async def scan(
+        self,
+        name: str,
+        *,
+        after: Cursor | None,
+        limit: int,
+        filter: Filter | None = None,  # noqa: A002 - the port's word
+        deadline: Deadline,
+    ) -> Page:
+        """Return up to `limit` documents under the filter from a cursor on, by the server's order of ids."""
+        chosen = None if filter is None else to_qdrant_filter(filter)
 
         async def send(own: str, _: None) -> Page:
-            request = scrolled(own, after, limit, whole_seconds(deadline))
+            request = scrolled(own, after, limit, chosen, whole_seconds(deadline))
             return page_of(await self._call(self._points.Scroll, request, deadline, "scan"))
 
-        return await self._catalog.checked(name, _require_found, send, deadline, "scan")
+        return await self._catalog.checked(name, _suits(filter), send, deadline, "scan")
+
+    async def count(self, name: str, *, filter: Filter | None = None, deadline: Deadline) -> int:  # noqa: A002
+        """Count the documents under the filter, exactly."""
+        chosen = None if filter is None else to_qdrant_filter(filter)
+
+        async def send(own: str, _: None) -> int:
+            request = pb.CountPoints(collection_name=own, filter=chosen, exact=True, timeout=whole_seconds(deadline))
+            return int((await self._call(self._points.Count, request, deadline, "count")).result.count)
+
+        return await self._catalog.checked(name, _suits(filter), send, deadline, "count")
 
     async def upsert(
         self, name: str, documents: Sequence[Document], vectors: Sequence[Vector], *, deadline: Deadline
@@ -236,10 +255,8 @@ class QdrantStore:
         chosen = None if filter is None else to_qdrant_filter(filter)
 
         def check(known: Known) -> pb.QueryPoints:
-            _require_found(known)
+            _suits(filter)(known)
             require_encoder(known.name, known.encoder, encoder)
-            if filter is not None:
-                require_indexes(filter, known.parameters.payload_indexes)
             return queried(known, unit_vector(vector, known.dimension), chosen, payload_fields, self._index)
 
         async def send(_: str, request: pb.QueryPoints) -> Found:
@@ -273,6 +290,17 @@ class QdrantStore:
 def _require_found(known: Known) -> None:
     if known.hidden:
         raise collection_not_found(known.name)
+
+
+def _suits(wanted: Filter | None) -> Callable[[Known], None]:
+    """Return the check of a collection that is to be read under a filter."""
+
+    def check(known: Known) -> None:
+        _require_found(known)
+        if wanted is not None:
+            require_indexes(wanted, known.parameters.payload_indexes)
+
+    return check
 
 
 def _candidate(point: pb.ScoredPoint, payload_fields: Sequence[str]) -> Candidate:

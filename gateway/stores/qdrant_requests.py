@@ -100,10 +100,11 @@ def fetched(name: str, point_ids: Sequence[PointId], timeout_s: int) -> pb.GetPo
     )
 
 
-def scrolled(name: str, after: PointId | None, limit: int, timeout_s: int) -> pb.ScrollPoints:
+def scrolled(name: str, after: PointId | None, limit: int, chosen: pb.Filter | None, timeout_s: int) -> pb.ScrollPoints:
     """Return the request that reads points in the order of their ids, with their vectors."""
     return pb.ScrollPoints(
         collection_name=name,
+        filter=chosen,
         offset=None if after is None else to_pb_id(after),
         limit=limit,
         with_payload=pb.WithPayloadSelector(enable=True),

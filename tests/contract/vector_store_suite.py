@@ -379,6 +379,23 @@ class VectorStoreSuite:
         got = await store.get(NAME, [3, 99, 0, "x", 4], deadline=soon())
         assert [(one.id, one.text, one.payload) for one in got] == [(n, str(n), {"n": n}) for n in (3, 0, 4)]
 
+    async def test_a_filter_holds_for_scans_and_counts(self, store):
+        """Page by page and by number, only what the filter lets through is there, as in a search."""
+        tenants = ["acme", "beta", ["beta", "acme"], None, "acme"] * 5
+        await put(store, *[Document(id=one, text="t", payload={"tenant": who}) for one, who in enumerate(tenants)])
+        acme = Filter(must=[AnyOf(key="tenant", values=["acme"])])
+        seen, after = [], None
+        while True:
+            page = await store.scan(NAME, after=after, limit=4, filter=acme, deadline=soon())
+            seen += [one.id for one in page.documents]
+            after = page.next
+            if after is None:
+                break
+        assert seen == [one for one in range(25) if one % 5 in (0, 2, 4)]
+        assert await store.count(NAME, filter=acme, deadline=soon()) == 15
+        assert await store.count(NAME, deadline=soon()) == 25
+        assert {one.id for one in await search(store, NORTH, filter=acme, pool_size=50)} == set(seen)
+
     async def test_a_spent_deadline_does_nothing(self, store):
         """No method starts work when no time is left."""
         await put(store, Document(id=2, text="a"))

@@ -15,10 +15,11 @@ from grpc_status import rpc_status
 from store_fake import MemoryStore
 
 from gateway import encoder_client, reranker_client
-from gateway.app import _services
+from gateway.app import ACCESS, _services
 from gateway.channels import open_channel
 from gateway.convert import struct_of
 from gateway.ports import VectorStore
+from gateway.scoped_store import ScopedStore
 from gateway.settings import GatewaySettings
 from retrieval.gateway.v1 import gateway_pb2 as pb
 from retrieval.gateway.v1.gateway_pb2_grpc import CollectionServiceStub, DocumentServiceStub, GatewayServiceStub
@@ -99,11 +100,11 @@ async def open_rig(store: VectorStore | None = None, **settings: Any) -> AsyncIt
         services = _services(
             encoder_client.EncoderClient(backends[0]),
             reranker_client.RerankerClient(backends[1]),
-            store or MemoryStore(),
+            ScopedStore(store or MemoryStore()),
             told,
             metrics,
         )
-        running = await stack.enter_async_context(open_server(told, metrics, services))
+        running = await stack.enter_async_context(open_server(told, metrics, services, ACCESS))
         stack.push_async_callback(running.drain, delay_s=0, grace_s=1)
         await running.set_serving(serving=True)
         channel = await stack.enter_async_context(client(running.port))
@@ -144,7 +145,7 @@ async def failure(call: Awaitable[Any]) -> Failed:
     try:
         answer = await call
     except grpc.aio.AioRpcError as error:
-        return _failed(error)
+        return failed_as(error)
     raise AssertionError(f"answered {answer}")
 
 
@@ -155,7 +156,7 @@ async def stream_failure(call: Any) -> tuple[list[Any], Failed]:
         async for answer in call:
             answers.append(answer)  # noqa: PERF401 - what came before the failure is kept
     except grpc.aio.AioRpcError as error:
-        return answers, _failed(error)
+        return answers, failed_as(error)
     raise AssertionError(f"answered {answers}")
 
 
@@ -165,7 +166,8 @@ async def health(channel: grpc.aio.Channel, service: str = "") -> int:
     return (await check(health_pb2.HealthCheckRequest(service=service), timeout=20)).status
 
 
-def _failed(error: grpc.aio.AioRpcError) -> Failed:
+def failed_as(error: grpc.aio.AioRpcError) -> Failed:
+    """Read a failure."""
     info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
     rich = rpc_status.from_call(error)  # type: ignore[arg-type]
     for detail in rich.details if rich is not None else ():

@@ -168,3 +168,18 @@ async def test_what_is_wrong_with_an_alias_is_said(store: Any) -> None:
         gone = await failure(rig.collections.DeleteAlias(pb.DeleteAliasRequest(alias="a")))
         assert (gone.code, gone.reason) == (CODE.NOT_FOUND, "ALIAS_NOT_FOUND")
         assert list((await described(rig)).aliases) == []
+
+
+async def test_no_more_collections_are_made_than_are_allowed() -> None:
+    """Creating and importing stop at the limit with the reason; after a drop there is room again."""
+    async with open_rig(max_collections=2) as rig:
+        for name in ("a", "b"):
+            await rig.collections.CreateCollection(pb.CreateCollectionRequest(collection=name))
+        create = pb.CreateCollectionRequest(collection="c")
+        refused = await failure(rig.collections.CreateCollection(create))
+        assert (refused.code, refused.reason) == (CODE.FAILED_PRECONDITION, "TOO_MANY_COLLECTIONS")
+        header = pb.CollectionHeader(format_version=1, dimension=4, encoder=pb.ModelReference(digest="d"))
+        start = pb.ImportCollectionRequest(start=pb.ImportStart(collection="c", header=header))
+        assert (await failure(rig.collections.ImportCollection(iter([start])))).reason == "TOO_MANY_COLLECTIONS"
+        await rig.collections.DropCollection(pb.DropCollectionRequest(collection="a"))
+        await rig.collections.CreateCollection(create)

@@ -3,13 +3,15 @@
 Numbers in brackets are those of field failures.
 """
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import pytest
 from fakes import ENCODER_MODEL, RERANKER_MODEL, EncoderPort, PoolStore, RerankerPort, word_vector
 
-from gateway.pipeline import Pipeline, RerankMode, Result, SearchQuery, StageCaps
+from gateway.budget import StageCaps
+from gateway.pipeline import Pipeline, RerankMode, Result, SearchQuery
 from gateway.timings import SearchTimer
 from serving.batching import Priority
 from serving.deadline import Deadline
@@ -236,6 +238,27 @@ async def test_every_stage_gets_the_smaller_of_its_cap_and_what_is_left() -> Non
         stages = (bench.encoder.deadlines[0], bench.store.asked[0]["deadline"], bench.reranker.deadlines[0])
         for deadline, cap in zip(stages, caps, strict=True):
             assert before + cap <= deadline.at <= after + cap
+
+
+@pytest.mark.parametrize(
+    ("mode", "ends"),
+    [
+        (RerankMode.REQUIRED, (40, 60, 100)),
+        (RerankMode.BEST_EFFORT, (80, 100, 100)),
+        (RerankMode.OFF, (80, 100)),
+    ],
+)
+async def test_the_first_stage_leaves_time_to_those_after_it(mode: RerankMode, ends: tuple[float, ...]) -> None:
+    """Of 100 s encoding leaves a fifth to the search, and both leave two fifths to a reranker that is required (10)."""
+    bench = Bench(PoolStore((1, "a")), {"a": 0})
+    caps = StageCaps(encode=999, search=999, rerank=999, margin=20, search_share=0.2, rerank_share=0.4)
+    bench.pipeline = replace(bench.pipeline, caps=caps)
+    before = Deadline.after(0).at
+    await bench.run(deadline_s=120, rerank=mode)
+    after = Deadline.after(0).at
+    deadlines = (bench.encoder.deadlines[0], bench.store.asked[0]["deadline"], *bench.reranker.deadlines)
+    for deadline, end in zip(deadlines, ends, strict=True):
+        assert before + end <= deadline.at <= after + end
 
 
 async def test_what_the_servers_say_of_their_time_is_split_out() -> None:

@@ -57,7 +57,8 @@ def packed(message: error_details_pb2.ErrorInfo | error_details_pb2.RetryInfo) -
         (failure(CODE.UNKNOWN), errors.InferenceFailed, "ENCODER_FAILED"),
         (failure(CODE.NOT_FOUND), errors.InferenceFailed, "ENCODER_FAILED"),
         (failure(CODE.DATA_LOSS), errors.InferenceFailed, "ENCODER_FAILED"),
-        (failure(CODE.PERMISSION_DENIED), errors.InferenceFailed, "ENCODER_FAILED"),
+        (failure(CODE.PERMISSION_DENIED), errors.Misconfigured, "ENCODER_MISCONFIGURED"),
+        (failure(CODE.UNAUTHENTICATED), errors.Misconfigured, "ENCODER_MISCONFIGURED"),
     ],
     ids=lambda value: value.code().name if isinstance(value, grpc.aio.AioRpcError) else None,
 )

@@ -103,9 +103,9 @@ def test_a_file_that_is_wrong_is_refused_whole(content: str):
     assert MADE.sha256 not in caught.value.message
 
 
-def read_scope(name: str, table: Any) -> str:
+def read_scopes(tables: Any) -> dict[str, str]:
     """Stand for a server's reader of scopes."""
-    return f"{name}:{table['may']}"
+    return {name: f"{name}:{table['may']}" for name, table in tables.items()}
 
 
 def test_scopes_are_read_where_a_server_has_them():
@@ -115,7 +115,7 @@ def test_scopes_are_read_where_a_server_has_them():
         + line("one", more=', scope = "acme"')
         + '[certificates]\n"spiffe://corp/acme" = { scope = "acme" }\n[scopes.acme]\nmay = "read"\n'
     )
-    ring = Keyring.parse(content.encode(), read_scope)
+    ring = Keyring.parse(content.encode(), read_scopes)
     found = ring.by_certificate(["acme", "spiffe://corp/acme"])
     assert found is not None
     assert (ring.by_key(MADE.key).scope, found.scope, found.name) == ("acme:read", "acme:read", "spiffe://corp/acme")
@@ -128,4 +128,4 @@ def test_a_key_without_a_scope_that_exists_is_refused_where_scopes_count(more: s
     """Forgetting the scope does not mean being allowed everything."""
     content = "[keys]\n" + line("one", more=more) + '[scopes.acme]\nmay = "read"\n'
     with pytest.raises(Misconfigured, match=r"keys\.one"):
-        Keyring.parse(content.encode(), read_scope)
+        Keyring.parse(content.encode(), read_scopes)

@@ -69,7 +69,9 @@ class _RerankEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Rerank.ValueTy
     RERANK_REQUIRED: _Rerank.ValueType  # 1
     """No answer without it: its failure is the call's failure."""
     RERANK_BEST_EFFORT: _Rerank.ValueType  # 2
-    """Where it fails or there is no time, the retrieval order is returned and `degradation` says so."""
+    """Where it fails or there is no time, the retrieval order is returned; where the time is short, the top of the pool
+    is reranked, at least `top_k` of it, and the rest follows in retrieval order. `degradation` says so.
+    """
     RERANK_OFF: _Rerank.ValueType  # 3
     """The retrieval order is returned."""
 
@@ -81,7 +83,9 @@ RERANK_UNSPECIFIED: Rerank.ValueType  # 0
 RERANK_REQUIRED: Rerank.ValueType  # 1
 """No answer without it: its failure is the call's failure."""
 RERANK_BEST_EFFORT: Rerank.ValueType  # 2
-"""Where it fails or there is no time, the retrieval order is returned and `degradation` says so."""
+"""Where it fails or there is no time, the retrieval order is returned; where the time is short, the top of the pool
+is reranked, at least `top_k` of it, and the rest follows in retrieval order. `degradation` says so.
+"""
 RERANK_OFF: Rerank.ValueType  # 3
 """The retrieval order is returned."""
 Global___Rerank: _TypeAlias = Rerank  # noqa: Y015
@@ -314,7 +318,7 @@ class SearchResponse(_message.Message):
     @_builtins.property
     def hits(self) -> _containers.RepeatedCompositeFieldContainer[Global___Hit]:
         """The best documents. After reranking: highest logit first, equal logits by id (numbers first), then documents
-        without text in retrieval order. Without reranking: retrieval order.
+        that were not scored, in retrieval order. Without reranking: retrieval order.
         """
 
     @_builtins.property
@@ -1291,7 +1295,7 @@ class Hit(_message.Message):
     retrieval_score: _builtins.float
     """Cosine similarity of query and document vector, -1 to 1. E5 scores crowd into 0.7 to 1: compare, never threshold."""
     rerank_rank: _builtins.int
-    """Position in the reranked order of the whole pool, from 1. Unset where the document was not scored."""
+    """Position in the reranked order of the pool, from 1. Unset where the document was not scored."""
     logit: _builtins.float
     """The reranker's raw output. Unset where the document was not scored."""
     probability: _builtins.float
@@ -1546,21 +1550,40 @@ class Degradation(_message.Message):
 
     RERANK_SKIPPED_REASON_FIELD_NUMBER: _builtins.int
     TEXT_MISSING_COUNT_FIELD_NUMBER: _builtins.int
+    STAGE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    RERANKED_COUNT_FIELD_NUMBER: _builtins.int
+    POOL_COUNT_FIELD_NUMBER: _builtins.int
     rerank_skipped_reason: _builtins.str
-    """Why the hits are not reranked (only under RERANK_BEST_EFFORT): "RERANKER_UNAVAILABLE", "RERANKER_OVERLOADED",
-    "RERANKER_FAILED" or "DEADLINE_SPENT". Empty where they are.
+    """Why none of the hits is reranked (only under RERANK_BEST_EFFORT): "RERANKER_UNAVAILABLE", "RERANKER_OVERLOADED",
+    "RERANKER_FAILED", or "DEADLINE_SPENT", which includes that there was less time than reranking has taken lately.
+    Empty where some are.
     """
     text_missing_count: _builtins.int
     """Documents of the pool that have no text and were not scored."""
+    stage: _builtins.str
+    """The stage that did less than was asked, named as in errors: "rerank". Empty where only texts are missing."""
+    reason: _builtins.str
+    """Why: `rerank_skipped_reason` where that is set, or "TIME_SHORT": only the top of the pool, which was predicted to be
+    scored in time, was reranked. Empty where `stage` is.
+    """
+    reranked_count: _builtins.int
+    """Documents of the pool that were scored. 0 where `stage` is empty."""
+    pool_count: _builtins.int
+    """Documents in the pool. 0 where `stage` is empty."""
     def __init__(
         self,
         *,
         rerank_skipped_reason: _builtins.str = ...,
         text_missing_count: _builtins.int = ...,
+        stage: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        reranked_count: _builtins.int = ...,
+        pool_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["rerank_skipped_reason", b"rerank_skipped_reason", "text_missing_count", b"text_missing_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pool_count", b"pool_count", "reason", b"reason", "rerank_skipped_reason", b"rerank_skipped_reason", "reranked_count", b"reranked_count", "stage", b"stage", "text_missing_count", b"text_missing_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

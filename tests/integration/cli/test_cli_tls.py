@@ -1,0 +1,109 @@
+"""Commands against a gateway that wants TLS, a certificate and a key."""
+
+import asyncio
+import json
+import os
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from certificates import Authority
+from fakes import FakeEncoder, FakeReranker, serve
+from store_fake import MemoryStore
+from up_process import TWOSTAGE
+
+from gateway import app
+from gateway.settings import GatewaySettings
+from serving.keys import create_key
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+MADE = create_key()
+
+
+@dataclass(frozen=True)
+class Door:
+    """A gateway, and what opens it."""
+
+    address: str
+    options: tuple[str, ...]
+    directory: Path
+
+    async def run(
+        self, *arguments: str, key: str = MADE.key, options: tuple[str, ...] | None = None
+    ) -> tuple[int, str, str]:
+        """Run a command against it; return its exit status, output and notes."""
+        given = self.options if options is None else options
+        command = (*TWOSTAGE, *given, *arguments, "--gateway", self.address)
+        ended = await asyncio.to_thread(
+            subprocess.run,
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "TWOSTAGE_API_KEY": key, "COLUMNS": "200"},
+        )
+        return ended.returncode, ended.stdout, ended.stderr
+
+
+@pytest.fixture
+async def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Door]:
+    """A gateway between fakes."""
+    authority = Authority.make(tmp_path, "ours")
+    pair, person = authority.sign("server"), authority.sign("person")
+    keys = tmp_path / "keys"
+    keys.write_text(
+        f'[keys]\none = {{ id = "{MADE.id}", sha256 = "{MADE.sha256}", scope = "all" }}\n'
+        '[scopes.all]\ncollections = { "*" = "manage" }\n'
+    )
+
+    async def memory(_settings: object, _stack: object) -> MemoryStore:
+        return MemoryStore()
+
+    monkeypatch.setattr(app, "_open_store", memory)
+    async with AsyncExitStack() as stack:
+        ports = [await stack.enter_async_context(serve(fake)) for fake in (FakeEncoder(), FakeReranker())]
+        told = GatewaySettings(
+            host="127.0.0.1",
+            port=0,
+            grace_s=1,
+            tls_cert_file=pair.cert,
+            tls_key_file=pair.key,
+            tls_client_ca_file=authority.cert,
+            api_keys_file=keys,
+            encoder_target=f"dns:///127.0.0.1:{ports[0]}",
+            reranker_target=f"dns:///127.0.0.1:{ports[1]}",
+        )
+        running = await stack.enter_async_context(app.open_app(told))
+        options = ("--tls-ca", str(authority.cert), "--tls-cert", str(person.cert), "--tls-key", str(person.key))
+        yield Door(f"127.0.0.1:{running.port}", options, tmp_path)
+
+
+async def test_every_way_of_calling_is_let_in(door: Door) -> None:
+    """Indexing, searching, exporting and importing work over TLS with certificate and key."""
+    file = door.directory / "documents.jsonl"
+    file.write_text('{"id": 1, "text": "alpha beta"}\n{"id": 2, "text": "gamma"}\n')
+    home = ("--home", str(door.directory / "home"))
+    assert (await door.run("index", str(file), "--collection", "small", *home))[0] == 0
+    status, output, notes = await door.run("search", "alpha", "-c", "small", "--json")
+    assert status == 0, notes
+    assert [hit["id"] for hit in json.loads(output)["hits"]] == [1, 2]
+    dump = str(door.directory / "dump")
+    assert (await door.run("collections", "export", "small", dump))[0] == 0
+    assert (await door.run("collections", "import", dump, "again"))[0] == 0
+    status, output, notes = await door.run("collections", "list", "--json")
+    assert status == 0, notes
+    assert [(one["name"], one["document_count"]) for one in json.loads(output)] == [("again", 2), ("small", 2)]
+
+
+async def test_what_is_missing_is_said(door: Door) -> None:
+    """A wrong key, no key, and no TLS each end with a status and a line that says what to do."""
+    status, _, notes = await door.run("collections", "list", key=create_key().key)
+    assert (status, "API_KEY_INVALID" in notes) == (2, True), notes
+    status, _, notes = await door.run("collections", "list", key="")
+    assert (status, "TWOSTAGE_API_KEY" in notes) == (2, True)
+    status, _, notes = await door.run("collections", "list", options=())
+    assert (status, "--tls" in notes) == (69, True)
+    assert MADE.key not in notes
