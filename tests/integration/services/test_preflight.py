@@ -15,6 +15,7 @@ from rigs import free_port
 from up_process import TWOSTAGE
 
 from serving.bundle import MODEL_NAME
+from serving.cpu import usable_cpus
 
 pytestmark = pytest.mark.slow
 
@@ -138,7 +139,7 @@ def test_ports_are_free_and_wanted_once(place: Place) -> None:
 
 def test_more_threads_than_processors_are_worth_knowing(place: Place) -> None:
     """It works, only slower: a note, and status 0."""
-    checked = place.check("encoder", "--json", TWOSTAGE_ENCODER_THREADS="4096")
+    checked = place.check("encoder", "--json", TWOSTAGE_ENCODER_THREADS=str(usable_cpus() + 1))
     assert (checked.status, checked.states["machine"]["encoder threads"]) == (0, "note")
 
 

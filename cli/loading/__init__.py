@@ -1,0 +1,1 @@
+"""Load generators of `twostage load`, and what their runs say."""
