@@ -194,7 +194,7 @@ def test_nothing_there_is_said_in_two_lines() -> None:
     assert result.returncode == 69
     assert result.stderr.splitlines() == [
         "error: UNAVAILABLE: no gateway answers at 127.0.0.1:1",
-        "  -> start one with `twostage up`, or look at --gateway",
+        "  -> start one with `twostage up`, or look at --gateway and --tls",
     ]
 
 
@@ -204,9 +204,11 @@ def test_models_are_listed_and_verified(home: Path) -> None:
     assert [found["kind"] for found in listed] == ["encoder", "reranker"]
     assert listed[0]["weights"] == "4-bit embedding table, fp32 linear weights"
     path = home / "bundles" / "demo" / "encoder"
-    (checked,) = json.loads(twostage("models", "verify", str(path), "--json").stdout)
-    assert checked["good"]
-    assert checked["digest"] == listed[0]["digest"]
+    checked = json.loads(twostage("models", "verify", str(path), "--json").stdout)
+    assert [(form["precision"], form["good"], form["digest"]) for form in checked] == [
+        ("fp32", True, listed[0]["digest"]),
+        ("int8", True, listed[0]["digest"]),
+    ]
 
 
 def test_a_damaged_model_fails_verification(home: Path, tmp_path: Path) -> None:
