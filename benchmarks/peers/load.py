@@ -6,42 +6,19 @@ a stalled server is not spared the calls that would have come meanwhile.
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
+
+from cli.loading.generator import Clock
 
 R = TypeVar("R")
 
 Outcome = Literal["ok", "refused", "late", "error"]
 Call = Callable[[R, float], Awaitable[Outcome]]
 """Sends one request and waits at most so many seconds for the answer."""
-
-
-class Clock(Protocol):
-    """Time as the generators see it."""
-
-    def now(self) -> float:
-        """Return seconds."""
-        ...
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait."""
-        ...
-
-
-class WallClock:
-    """The real one."""
-
-    def now(self) -> float:
-        """Return seconds."""
-        return time.perf_counter()
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait."""
-        await asyncio.sleep(seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,10 @@ import psutil
 from benchmarks.peers.cells import LIMIT, Cell, Load, seed_of
 from benchmarks.peers.figures import Figures, summarize
 from benchmarks.peers.limit import LimitProcess
-from benchmarks.peers.load import Sample, WallClock, closed_loop, open_loop, poisson_arrivals
+from benchmarks.peers.load import Sample, closed_loop, open_loop, poisson_arrivals
 from benchmarks.peers.target import Computed, Target
 from benchmarks.peers.workload import WORKLOADS, Request, stream
+from cli.loading.generator import WallClock
 
 WARM_UP_S = 1.0
 WARM_UP_CALLERS = 4
