@@ -127,7 +127,14 @@ async def open_engine(
         on_batch=on_batch,
         on_death=on_death,
     )
-    observers.append(BatchMetrics(metrics, lambda: batcher.waiting_rows, lambda: batcher.waiting_tokens))
+    observers.append(
+        BatchMetrics(
+            metrics,
+            waiting_rows=lambda: batcher.waiting_rows,
+            waiting_tokens=lambda: batcher.waiting_tokens,
+            oldest_age=lambda: batcher.oldest_age,
+        )
+    )
     with ThreadPoolExecutor(settings.tokenizer_threads, thread_name_prefix="tokenizer") as threads:
         async with batcher:
             yield Engine(model=model, batcher=batcher, tokenizer_threads=threads)

@@ -64,7 +64,12 @@ class BatchMetrics:
     """What the device was given."""
 
     def __init__(
-        self, metrics: ServerMetrics, waiting_rows: Callable[[], int], waiting_tokens: Callable[[], int]
+        self,
+        metrics: ServerMetrics,
+        *,
+        waiting_rows: Callable[[], int],
+        waiting_tokens: Callable[[], int],
+        oldest_age: Callable[[], float],
     ) -> None:
         service, registry = metrics.service, metrics.registry
         self._rows = Histogram(f"{service}_batch_rows", "Rows per batch.", buckets=ROWS, registry=registry)
@@ -78,6 +83,8 @@ class BatchMetrics:
         self._busy = Counter(f"{service}_device_busy_seconds", "Time spent computing batches.", registry=registry)
         Gauge(f"{service}_waiting_rows", "Rows in the queue.", registry=registry).set_function(waiting_rows)
         Gauge(f"{service}_waiting_tokens", "Tokens in the queue.", registry=registry).set_function(waiting_tokens)
+        oldest = Gauge(f"{service}_oldest_waiting_seconds", "Age of the oldest row in the queue.", registry=registry)
+        oldest.set_function(oldest_age)
 
     def observe(self, *, row_count: int, token_count: int, padded_token_count: int, seconds: float) -> None:
         """Record one computed batch."""

@@ -711,3 +711,16 @@ async def test_a_report_counts_rows_tokens_and_padding():
         await submit(batcher, [Item("a", 49), Item("b", 50)])
     (report,) = reports
     assert (report.row_count, report.token_count, report.padded_token_count) == (2, 99, 100)
+
+
+async def test_the_oldest_row_has_an_age_while_it_waits():
+    """The age is above 0 with a row in the queue, and 0 when none waits."""
+    device = Device()
+    async with Batcher([device], limits()) as batcher:
+        assert batcher.oldest_age == 0
+        async with held(device, batcher):
+            queued = asyncio.create_task(submit(batcher, items("queued")))
+            await waiting(batcher, 1)
+            assert batcher.oldest_age > 0
+        await queued
+        assert batcher.oldest_age == 0

@@ -14,7 +14,9 @@ def test_a_batch_is_recorded_with_its_padding():
     """Eight tokens in ten places, two rows, half a second; the queue is read when somebody looks."""
     metrics = ServerMetrics("encoder")
     waiting = [3, 40]
-    batches = BatchMetrics(metrics, lambda: waiting[0], lambda: waiting[1])
+    batches = BatchMetrics(
+        metrics, waiting_rows=lambda: waiting[0], waiting_tokens=lambda: waiting[1], oldest_age=lambda: 1.5
+    )
     batches.observe(row_count=2, token_count=8, padded_token_count=10, seconds=0.5)
     value = metrics.registry.get_sample_value
     assert value("encoder_batch_rows_sum") == 2
@@ -23,6 +25,7 @@ def test_a_batch_is_recorded_with_its_padding():
     assert value("encoder_batch_padding_ratio_sum") == pytest.approx(0.2)
     assert value("encoder_device_busy_seconds_total") == 0.5
     assert (value("encoder_waiting_rows"), value("encoder_waiting_tokens")) == (3, 40)
+    assert value("encoder_oldest_waiting_seconds") == 1.5
     waiting[0] = 0
     assert value("encoder_waiting_rows") == 0
 
