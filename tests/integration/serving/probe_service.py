@@ -138,7 +138,17 @@ class Rig:
         )
 
     async def call(self, kind: str, *texts: str | bytes, **options: Any) -> Outcome:
-        """Make a call and return what came of it."""
+        """Make a call and return what came of it.
+
+        grpc.aio's client reports INTERNAL of its own where a server ends a stream while a request is being written; an
+        INTERNAL of the server's has trailing metadata. Such a call is made again.
+        """
+        outcome = await self._call(kind, *texts, **options)
+        while outcome.code is grpc.StatusCode.INTERNAL and not outcome.trailing and kind.startswith("Stream"):
+            outcome = await self._call(kind, *texts, **options)
+        return outcome
+
+    async def _call(self, kind: str, *texts: str | bytes, **options: Any) -> Outcome:
         call, outputs, error = self.start(kind, *texts, **options), list[str](), None
         try:
             if kind.endswith("Stream"):
