@@ -37,8 +37,6 @@ PRIORITIES = {
 }
 OVERLAP_SHARE = 8
 """Neighbouring passages share at most an eighth of the limit unless the caller says otherwise."""
-UTF8_BYTES = 4
-"""Most bytes of a character."""
 # Enough that the device always has the next message's rows while one is computed and one is answered.
 MESSAGES_IN_FLIGHT = 4
 
@@ -227,8 +225,7 @@ def _check_texts(texts: Sequence[str], settings: EncoderSettings) -> None:
         message = f"{len(texts)} texts, the limit is {settings.max_texts}"
         raise InvalidRequest("TOO_MANY_TEXTS", message, field="texts")
     for index, text in enumerate(texts):
-        if len(text) * UTF8_BYTES > settings.max_text_bytes:  # else there is nothing to count
-            require_size(text, settings.max_text_bytes, field=f"texts[{index}]")
+        require_size(text, settings.max_text_bytes, field=f"texts[{index}]")
 
 
 def _encoded(row: Tokens, vector: FloatArray) -> Encoded:

@@ -32,8 +32,6 @@ PRIORITIES = {
     pb.PRIORITY_INTERACTIVE: Priority.INTERACTIVE,
     pb.PRIORITY_BULK: Priority.BULK,
 }
-UTF8_BYTES = 4
-"""Most bytes of a character."""
 # An id is only handed back: long ones would let the answer outgrow what clients accept.
 MAX_ID_BYTES = 512
 
@@ -123,10 +121,8 @@ def _validate(request: pb.RerankRequest, candidates: Sequence[pb.Candidate], set
     if candidates:
         require_size(request.query, settings.max_text_bytes, field="query")
     for index, candidate in enumerate(candidates):
-        if len(candidate.text) * UTF8_BYTES > settings.max_text_bytes:  # else there is nothing to count
-            require_size(candidate.text, settings.max_text_bytes, field=f"candidates[{index}].text")
-        if len(candidate.id) * UTF8_BYTES > MAX_ID_BYTES:
-            require_size(candidate.id, MAX_ID_BYTES, field=f"candidates[{index}].id")
+        require_size(candidate.text, settings.max_text_bytes, field=f"candidates[{index}].text")
+        require_size(candidate.id, MAX_ID_BYTES, field=f"candidates[{index}].id")
 
 
 def _response(
