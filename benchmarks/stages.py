@@ -24,10 +24,10 @@ from rich.table import Table
 
 from cli.addresses import free_ports
 from cli.processes import System, SystemConfig, running_system
+from evaluation.plan import machine
 from models import demo
 from retrieval.gateway.v1 import gateway_pb2 as pb
 from retrieval.gateway.v1 import gateway_pb2_grpc as pb_grpc
-from serving.cpu import usable_cpus
 from serving.timing import from_duration
 
 ROOT = Path(__file__).parents[1]
@@ -64,14 +64,6 @@ class Memory:
 def _resident(pid: int) -> float:
     process = psutil.Process(pid)
     return sum(one.memory_info().rss for one in [process, *process.children(recursive=True)]) / MIB
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.machine()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def _lines(name: str) -> list[dict]:
@@ -173,8 +165,7 @@ async def main() -> None:
     bundles = ROOT / ".twostage/bundles/demo"
     encoder, reranker = demo.prepare(bundles, lambda line: console.print(line, style="dim"))
     console.print(
-        f"{_processor()}, {usable_cpus()} usable CPUs, Python {platform.python_version()}, "
-        f"onnxruntime {onnxruntime.__version__}, demo bundles"
+        f"{machine()}, Python {platform.python_version()}, onnxruntime {onnxruntime.__version__}, demo bundles"
     )
     gateway_port, encoder_port, reranker_port = free_ports(3)
     with tempfile.TemporaryDirectory() as store:

@@ -18,7 +18,7 @@ from benchmarks.peers import chart
 from benchmarks.peers.cells import LIMIT, OURS, Cell, Load, Notebook, Started
 from benchmarks.peers.http_peers import PEERS
 from benchmarks.peers.workload import WORKLOADS
-from serving.cpu import usable_cpus
+from evaluation import plan
 
 JSON_NAME = "peers.json"
 CHART_NAME = "peers.svg"
@@ -80,7 +80,7 @@ def _head() -> str:
 def machine() -> dict[str, Any]:
     """Return what the figures belong to."""
     return {
-        "machine": f"{_processor()}, {usable_cpus()} usable CPUs, {platform.system()}",
+        "machine": f"{plan.machine()}, {platform.system()}",
         "python": platform.python_version(),
         "versions": {name: version(name) for name in PACKAGES},
         "command": f"python -m benchmarks.peers {shlex.join(sys.argv[1:])}".strip(),
@@ -218,11 +218,3 @@ def _load_place(load: str) -> tuple[bool, float]:
 
 def _number(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.machine()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
