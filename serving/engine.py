@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from serving.batcher import Batcher, BatchReport
+from serving.batcher import Batcher
 from serving.batching import Priority
 from serving.bundle import Bundle, Kind
 from serving.calibration import calibrate
@@ -108,32 +108,19 @@ async def open_engine(
     instances = [model, *[await asyncio.to_thread(model.twin) for _ in range(settings.instances - 1)]]
     costs = await asyncio.to_thread(calibrate, model, limits)
     log.info("a batch costs %s", costs.cost)
-    observers: list[BatchMetrics] = []
-
-    def on_batch(report: BatchReport) -> None:
-        for observer in observers:
-            observer.observe(
-                row_count=report.row_count,
-                token_count=report.token_count,
-                padded_token_count=report.padded_token_count,
-                seconds=report.seconds,
-            )
-
+    batches = BatchMetrics(metrics)
     batcher: Batcher[Tokens, FloatArray] = Batcher(
         instances,
         limits,
         costs=costs,
         prefetch=device != "cpu" if settings.prefetch is None else settings.prefetch,
-        on_batch=on_batch,
+        on_batch=batches.observe,
         on_death=on_death,
     )
-    observers.append(
-        BatchMetrics(
-            metrics,
-            waiting_rows=lambda: batcher.waiting_rows,
-            waiting_tokens=lambda: batcher.waiting_tokens,
-            oldest_age=lambda: batcher.oldest_age,
-        )
+    batches.watch(
+        waiting_rows=lambda: batcher.waiting_rows,
+        waiting_tokens=lambda: batcher.waiting_tokens,
+        oldest_age=lambda: batcher.oldest_age,
     )
     with ThreadPoolExecutor(settings.tokenizer_threads, thread_name_prefix="tokenizer") as threads:
         async with batcher:

@@ -1,9 +1,11 @@
-"""The named instruments of a server, and the one import of Prometheus."""
+"""The named instruments that every server, or every model server, has; what one part alone has is beside that part."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+from serving.batcher import BatchReport
 
 # From a cached hit to the longest deadline: 0.5 ms to 30 s, each step about 2.2 times the one before.
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -61,16 +63,9 @@ class ServerMetrics:
 
 
 class BatchMetrics:
-    """What the device was given."""
+    """What the device was given, and what waits for it."""
 
-    def __init__(
-        self,
-        metrics: ServerMetrics,
-        *,
-        waiting_rows: Callable[[], int],
-        waiting_tokens: Callable[[], int],
-        oldest_age: Callable[[], float],
-    ) -> None:
+    def __init__(self, metrics: ServerMetrics) -> None:
         service, registry = metrics.service, metrics.registry
         self._rows = Histogram(f"{service}_batch_rows", "Rows per batch.", buckets=ROWS, registry=registry)
         self._tokens = Counter(f"{service}_batch_tokens", "Tokens computed.", ["kind"], registry=registry)
@@ -81,15 +76,24 @@ class BatchMetrics:
             registry=registry,
         )
         self._busy = Counter(f"{service}_device_busy_seconds", "Time spent computing batches.", registry=registry)
-        Gauge(f"{service}_waiting_rows", "Rows in the queue.", registry=registry).set_function(waiting_rows)
-        Gauge(f"{service}_waiting_tokens", "Tokens in the queue.", registry=registry).set_function(waiting_tokens)
-        oldest = Gauge(f"{service}_oldest_waiting_seconds", "Age of the oldest row in the queue.", registry=registry)
-        oldest.set_function(oldest_age)
+        self._waiting_rows = Gauge(f"{service}_waiting_rows", "Rows in the queue.", registry=registry)
+        self._waiting_tokens = Gauge(f"{service}_waiting_tokens", "Tokens in the queue.", registry=registry)
+        self._oldest = Gauge(
+            f"{service}_oldest_waiting_seconds", "Age of the oldest row in the queue.", registry=registry
+        )
 
-    def observe(self, *, row_count: int, token_count: int, padded_token_count: int, seconds: float) -> None:
+    def watch(
+        self, *, waiting_rows: Callable[[], int], waiting_tokens: Callable[[], int], oldest_age: Callable[[], float]
+    ) -> None:
+        """Tell of a queue whenever somebody looks."""
+        self._waiting_rows.set_function(waiting_rows)
+        self._waiting_tokens.set_function(waiting_tokens)
+        self._oldest.set_function(oldest_age)
+
+    def observe(self, report: BatchReport) -> None:
         """Record one computed batch."""
-        self._rows.observe(row_count)
-        self._tokens.labels("real").inc(token_count)
-        self._tokens.labels("padding").inc(padded_token_count - token_count)
-        self._padding.observe(1 - token_count / padded_token_count)
-        self._busy.inc(seconds)
+        self._rows.observe(report.row_count)
+        self._tokens.labels("real").inc(report.token_count)
+        self._tokens.labels("padding").inc(report.padded_token_count - report.token_count)
+        self._padding.observe(1 - report.token_count / report.padded_token_count)
+        self._busy.inc(report.seconds)

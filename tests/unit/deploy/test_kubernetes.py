@@ -190,7 +190,7 @@ def test_the_gateway_reaches_what_it_calls_and_nothing_else():
 def test_replicas_follow_metrics_that_exist(name: str):
     """Both triggers read what the server shows: tokens that wait, and the time that rows have waited."""
     metrics = ServerMetrics(name)
-    BatchMetrics(metrics, waiting_rows=lambda: 0, waiting_tokens=lambda: 0, oldest_age=lambda: 0.0)
+    BatchMetrics(metrics)
     stage = {"encoder": "encode", "reranker": "rerank"}[name]
     metrics.observe_stage(stage, {"queue": 1})
     page = generate_latest(metrics.registry).decode()

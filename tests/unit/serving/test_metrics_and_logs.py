@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from serving import logs
+from serving.batcher import BatchReport
 from serving.metrics import BatchMetrics, ServerMetrics
 
 
@@ -14,10 +15,9 @@ def test_a_batch_is_recorded_with_its_padding():
     """Eight tokens in ten places, two rows, half a second; the queue is read when somebody looks."""
     metrics = ServerMetrics("encoder")
     waiting = [3, 40]
-    batches = BatchMetrics(
-        metrics, waiting_rows=lambda: waiting[0], waiting_tokens=lambda: waiting[1], oldest_age=lambda: 1.5
-    )
-    batches.observe(row_count=2, token_count=8, padded_token_count=10, seconds=0.5)
+    batches = BatchMetrics(metrics)
+    batches.watch(waiting_rows=lambda: waiting[0], waiting_tokens=lambda: waiting[1], oldest_age=lambda: 1.5)
+    batches.observe(BatchReport(row_count=2, token_count=8, padded_token_count=10, seconds=0.5))
     value = metrics.registry.get_sample_value
     assert value("encoder_batch_rows_sum") == 2
     assert value("encoder_batch_tokens_total", {"kind": "real"}) == 8
