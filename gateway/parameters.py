@@ -41,6 +41,38 @@ class PayloadIndex:
     kind: IndexKind
 
 
+class LexicalTokenizer(Enum):
+    """What a word is, to BM25."""
+
+    WORD = "word"
+    """A longest run of letters and digits."""
+    MULTILINGUAL = "multilingual"
+    """Also cuts what is written without spaces."""
+    WHITESPACE = "whitespace"
+    """What stands between white space."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LexicalParameters:
+    """How the words of texts are indexed for BM25; Robertson and Zaragoza (2009), "The Probabilistic Relevance
+    Framework: BM25 and Beyond", name the constants."""
+
+    k1: float = 1.5
+    """How fast further occurrences of a word stop counting."""
+    b: float = 0.75
+    """How much a text over the average length loses."""
+    average_words: float = 50.0
+    """Words in a text of average length; fixed, so that a document's weights never change."""
+    tokenizer: LexicalTokenizer = LexicalTokenizer.WORD
+    language: str = ""
+    """Of `stem` and `stop_words`: its English name in lower case."""
+    stem: bool = False
+    stop_words: bool = False
+    """Whether the language's function words are left out."""
+    extra_stop_words: Sequence[str] = ()
+    fold_accents: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionParameters:
     """How a collection is kept."""
@@ -55,6 +87,8 @@ class CollectionParameters:
     shard_count: int = 1
     replication_factor: int = 1
     payload_indexes: Sequence[PayloadIndex] = ()
+    lexical: LexicalParameters | None = None
+    """How words are indexed; None is not at all."""
 
 
 DEFAULT_PARAMETERS = CollectionParameters()

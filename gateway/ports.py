@@ -90,20 +90,51 @@ class Candidate:
 
     id: DocumentId
     score: float
-    """Cosine similarity, -1 to 1."""
+    """Of a list: cosine similarity, -1 to 1, or BM25. Of several lists: their fusion."""
     text: str | None
     """None where the stored document has no usable text."""
     payload: Payload = field(default_factory=dict)
     part: Part | None = None
     """None where it is whole."""
+    vector: Vector | None = None
+    """float32 [dimension] of length 1; only where it was asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseQuery:
+    """Asks for the documents whose vectors are nearest."""
+
+    vector: Vector
+    """float32 [dimension], of any length but 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LexicalQuery:
+    """Asks for the documents with the words of a text, by BM25; each word counts once."""
+
+    text: str
+
+
+ListQuery = DenseQuery | LexicalQuery
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedList:
+    """What a store finds for one query: highest score first, equal scores by id (numbers, UUIDs, then text)."""
+
+    candidates: Sequence[Candidate]
+    compute: int = 0
+    """Nanoseconds in the engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A pool in retrieval order: highest score first, equal scores by id (numbers, UUIDs, then text)."""
+    """What a store finds."""
 
-    candidates: Sequence[Candidate]
+    lists: Sequence[RankedList]
+    """One per query, in order."""
     time: ServerTime
+    """Of all of them together, as long as they took and not as much as they computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +165,8 @@ class Document:
     payload: Payload = field(default_factory=dict)
     part: Part | None = None
     """None where it is whole."""
+    parent_text: str | None = None
+    """The whole text of the document that was split, kept with its first part; None elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,16 +281,20 @@ Condition = AnyOf | Range | DateRange | TextMatch | Exists | HasId | Filter
 class Encoder(Protocol):
     """Text to vectors."""
 
-    async def encode_query(
-        self, query: str, *, priority: Priority = Priority.INTERACTIVE, deadline: Deadline
+    async def encode_queries(
+        self, queries: Sequence[str], *, priority: Priority = Priority.INTERACTIVE, deadline: Deadline
     ) -> Encoded:
-        """Encode one query; a query over the token limit is InvalidRequest."""
+        """Encode queries, all or none; one over the token limit is InvalidRequest of the field `texts[i]`."""
 
-    async def encode_passages(self, texts: Sequence[str], *, truncate: bool, deadline: Deadline) -> Encoded:
-        """Encode passages, all or none, as bulk work: they are to be stored, and nobody waits for one of them."""
+    async def encode_passages(
+        self, texts: Sequence[str], *, truncate: bool, priority: Priority = Priority.BULK, deadline: Deadline
+    ) -> Encoded:
+        """Encode passages, all or none; bulk work by default: they are to be stored, and nobody waits for one."""
 
-    async def split(self, texts: Sequence[str], *, deadline: Deadline) -> Sequence[Sequence[str]]:
-        """Split each text into passages within the token limit; one within it stays whole."""
+    async def split(
+        self, texts: Sequence[str], *, max_tokens: int | None = None, per_sentence: bool = False, deadline: Deadline
+    ) -> Sequence[Sequence[str]]:
+        """Split each text into passages of at most `max_tokens`, by default the limit; one within them stays whole."""
 
     async def info(self, *, deadline: Deadline) -> EncoderInfo:
         """Return the model being served, its dimension and its prefix."""
@@ -357,7 +394,8 @@ class VectorStore(Protocol):
     async def upsert(
         self, name: str, documents: Sequence[Document], vectors: Sequence[Vector], *, deadline: Deadline
     ) -> None:
-        """Store documents durably, replacing those whose id exists; all or none.
+        """Store documents durably, replacing those whose id exists; all or none. Their words are indexed as the
+        collection's parameters say.
 
         Misconfigured (`VECTOR_SIZE_MISMATCH`) where a vector has not the collection's dimension.
         """
@@ -371,21 +409,37 @@ class VectorStore(Protocol):
     async def search(  # noqa: PLR0913 - a query has so many parts
         self,
         name: str,
-        vector: Vector,
+        queries: Sequence[ListQuery],
         *,
-        encoder: Model,
-        pool_size: int,
+        encoder: Model | None,
+        limit: int,
         filter: Filter | None,  # noqa: A002 - the field's word
+        corpus: Filter | None = None,
         payload_fields: Sequence[str],
+        with_vectors: bool = False,
         deadline: Deadline,
     ) -> Found:
-        """Return the `pool_size` nearest documents under the filter.
+        """Return for each query the `limit` best documents under the filter.
 
-        `payload_fields` are the payload keys to bring along; ("*",) brings all. Misconfigured
-        (`ENCODER_MISMATCH`) where the collection was made with an encoder of another digest, and
-        (`VECTOR_SIZE_MISMATCH`) where the vector has another dimension. InferenceFailed where it is not finite or has
-        no length. InvalidRequest (`TEXT_INDEX_REQUIRED`) where the filter matches text at a key without a text index,
-        and (`INDEX_MISMATCH`) where it compares numbers at a key with an index of dates, or dates at one of numbers.
+        Args:
+            name: The collection.
+            queries: At least one.
+            encoder: What made the vectors among them; None where there are none.
+            limit: Documents per query.
+            filter: Which documents may be found.
+            corpus: Which documents decide how rare a word is; None is all. Where a caller may not know of the others,
+                a score must not tell of them either.
+            payload_fields: The payload keys to bring along; ("*",) brings all.
+            with_vectors: Whether candidates bring their vectors.
+            deadline: Until when.
+
+        Raises:
+            Misconfigured: `ENCODER_MISMATCH`, the collection was made with an encoder of another digest;
+                `VECTOR_SIZE_MISMATCH`, a vector has another dimension; `LEXICAL_INDEX_REQUIRED`, a query is of words
+                and the collection has no index of them.
+            InferenceFailed: A vector is not finite or has no length.
+            InvalidRequest: `TEXT_INDEX_REQUIRED`, the filter matches text at a key without a text index;
+                `INDEX_MISMATCH`, it compares numbers at a key with an index of dates, or dates at one of numbers.
         """
 
     async def aclose(self) -> None:

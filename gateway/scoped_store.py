@@ -9,7 +9,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gateway.parameters import DEFAULT_PARAMETERS, CollectionParameters
-from gateway.ports import Collection, Cursor, Document, DocumentId, Filter, Found, Model, Page, Vector, VectorStore
+from gateway.ports import (
+    Collection,
+    Cursor,
+    Document,
+    DocumentId,
+    Filter,
+    Found,
+    ListQuery,
+    Model,
+    Page,
+    Vector,
+    VectorStore,
+)
 from gateway.scopes import Right, Scope, current
 from serving.deadline import Deadline
 from serving.errors import NotFound, PermissionDenied
@@ -127,22 +139,27 @@ class ScopedStore:
     async def search(  # noqa: PLR0913 - the port's signature
         self,
         name: str,
-        vector: Vector,
+        queries: Sequence[ListQuery],
         *,
-        encoder: Model,
-        pool_size: int,
+        encoder: Model | None,
+        limit: int,
         filter: Filter | None,  # noqa: A002 - the port's word
+        corpus: Filter | None = None,
         payload_fields: Sequence[str],
+        with_vectors: bool = False,
         deadline: Deadline,
     ) -> Found:
-        """Return the nearest of the caller's documents."""
+        """Return the best of the caller's documents for each query; how rare a word is, they alone decide."""
+        scope = current()
         return await self._store.search(
             name,
-            vector,
+            queries,
             encoder=encoder,
-            pool_size=pool_size,
-            filter=current().narrowed(filter),
+            limit=limit,
+            filter=scope.narrowed(filter),
+            corpus=scope.narrowed(corpus),
             payload_fields=payload_fields,
+            with_vectors=with_vectors,
             deadline=deadline,
         )
 

@@ -25,21 +25,21 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"retrieval/encoder/v1/encoder.proto\x12\x14retrieval.encoder.v1\x1a\x1egoogle/protobuf/duration.proto\"\xf2\x01\n\rEncodeRequest\x12\r\n\x05texts\x18\x01 \x03(\t\x12\x33\n\ninput_type\x18\x02 \x01(\x0e\x32\x1f.retrieval.encoder.v1.InputType\x12\x30\n\x08overlong\x18\x03 \x01(\x0e\x32\x1e.retrieval.encoder.v1.Overlong\x12\x39\n\rvector_format\x18\x04 \x01(\x0e\x32\".retrieval.encoder.v1.VectorFormat\x12\x30\n\x08priority\x18\x05 \x01(\x0e\x32\x1e.retrieval.encoder.v1.Priority\"\xaa\x01\n\x0e\x45ncodeResponse\x12\x33\n\nembeddings\x18\x01 \x03(\x0b\x32\x1f.retrieval.encoder.v1.Embedding\x12.\n\x07timings\x18\x02 \x01(\x0b\x32\x1d.retrieval.encoder.v1.Timings\x12\x33\n\x05model\x18\x03 \x01(\x0b\x32$.retrieval.encoder.v1.ModelReference\"]\n\x13\x45ncodeStreamRequest\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x34\n\x07request\x18\x02 \x01(\x0b\x32#.retrieval.encoder.v1.EncodeRequest\"\x9f\x01\n\x14\x45ncodeStreamResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x38\n\x08response\x18\x02 \x01(\x0b\x32$.retrieval.encoder.v1.EncodeResponseH\x00\x12\x30\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x1d.retrieval.encoder.v1.FailureH\x00\x42\t\n\x07outcome\"\x82\x01\n\x0cSplitRequest\x12\r\n\x05texts\x18\x01 \x03(\t\x12\x33\n\ninput_type\x18\x02 \x01(\x0e\x32\x1f.retrieval.encoder.v1.InputType\x12\x1b\n\x0eoverlap_tokens\x18\x03 \x01(\x05H\x00\x88\x01\x01\x42\x11\n\x0f_overlap_tokens\"t\n\rSplitResponse\x12.\n\x05texts\x18\x01 \x03(\x0b\x32\x1f.retrieval.encoder.v1.SplitText\x12\x33\n\x05model\x18\x02 \x01(\x0b\x32$.retrieval.encoder.v1.ModelReference\"<\n\tSplitText\x12/\n\x08passages\x18\x01 \x03(\x0b\x32\x1d.retrieval.encoder.v1.Passage\":\n\x07Passage\x12\r\n\x05\x62\x65gin\x18\x01 \x01(\x05\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x05\x12\x13\n\x0btoken_count\x18\x03 \x01(\x05\"\x11\n\x0fGetModelRequest\"\xb6\x01\n\x10GetModelResponse\x12\x33\n\x05model\x18\x01 \x01(\x0b\x32$.retrieval.encoder.v1.ModelReference\x12,\n\x06limits\x18\x02 \x01(\x0b\x32\x1c.retrieval.encoder.v1.Limits\x12\x11\n\tdimension\x18\x03 \x01(\x05\x12\x14\n\x0cquery_prefix\x18\x04 \x01(\t\x12\x16\n\x0epassage_prefix\x18\x05 \x01(\t\"c\n\tEmbedding\x12\x0e\n\x06values\x18\x01 \x03(\x02\x12\x0e\n\x06packed\x18\x02 \x01(\x0c\x12\x13\n\x0btoken_count\x18\x03 \x01(\x05\x12\x11\n\ttruncated\x18\x04 \x01(\x08\x12\x0e\n\x06\x63\x61\x63hed\x18\x05 \x01(\x08\"\xb6\x01\n\x07Timings\x12(\n\x05total\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08tokenize\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05queue\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07\x63ompute\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"a\n\x0eModelReference\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x11\n\tprecision\x18\x04 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x05 \x01(\t\"c\n\x06Limits\x12\x12\n\nmax_tokens\x18\x01 \x01(\x05\x12\x11\n\tmax_texts\x18\x02 \x01(\x05\x12\x16\n\x0emax_text_bytes\x18\x03 \x01(\x05\x12\x1a\n\x12max_waiting_tokens\x18\x04 \x01(\x03\"8\n\x07\x46\x61ilure\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t*U\n\tInputType\x12\x1a\n\x16INPUT_TYPE_UNSPECIFIED\x10\x00\x12\x14\n\x10INPUT_TYPE_QUERY\x10\x01\x12\x16\n\x12INPUT_TYPE_PASSAGE\x10\x02*P\n\x08Overlong\x12\x18\n\x14OVERLONG_UNSPECIFIED\x10\x00\x12\x13\n\x0fOVERLONG_REJECT\x10\x01\x12\x15\n\x11OVERLONG_TRUNCATE\x10\x02*`\n\x0cVectorFormat\x12\x1d\n\x19VECTOR_FORMAT_UNSPECIFIED\x10\x00\x12\x18\n\x14VECTOR_FORMAT_FLOATS\x10\x01\x12\x17\n\x13VECTOR_FORMAT_BYTES\x10\x02*Q\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x18\n\x14PRIORITY_INTERACTIVE\x10\x01\x12\x11\n\rPRIORITY_BULK\x10\x02\x32\xfd\x02\n\x0e\x45ncoderService\x12S\n\x06\x45ncode\x12#.retrieval.encoder.v1.EncodeRequest\x1a$.retrieval.encoder.v1.EncodeResponse\x12i\n\x0c\x45ncodeStream\x12).retrieval.encoder.v1.EncodeStreamRequest\x1a*.retrieval.encoder.v1.EncodeStreamResponse(\x01\x30\x01\x12P\n\x05Split\x12\".retrieval.encoder.v1.SplitRequest\x1a#.retrieval.encoder.v1.SplitResponse\x12Y\n\x08GetModel\x12%.retrieval.encoder.v1.GetModelRequest\x1a&.retrieval.encoder.v1.GetModelResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"retrieval/encoder/v1/encoder.proto\x12\x14retrieval.encoder.v1\x1a\x1egoogle/protobuf/duration.proto\"\xf2\x01\n\rEncodeRequest\x12\r\n\x05texts\x18\x01 \x03(\t\x12\x33\n\ninput_type\x18\x02 \x01(\x0e\x32\x1f.retrieval.encoder.v1.InputType\x12\x30\n\x08overlong\x18\x03 \x01(\x0e\x32\x1e.retrieval.encoder.v1.Overlong\x12\x39\n\rvector_format\x18\x04 \x01(\x0e\x32\".retrieval.encoder.v1.VectorFormat\x12\x30\n\x08priority\x18\x05 \x01(\x0e\x32\x1e.retrieval.encoder.v1.Priority\"\xaa\x01\n\x0e\x45ncodeResponse\x12\x33\n\nembeddings\x18\x01 \x03(\x0b\x32\x1f.retrieval.encoder.v1.Embedding\x12.\n\x07timings\x18\x02 \x01(\x0b\x32\x1d.retrieval.encoder.v1.Timings\x12\x33\n\x05model\x18\x03 \x01(\x0b\x32$.retrieval.encoder.v1.ModelReference\"]\n\x13\x45ncodeStreamRequest\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x34\n\x07request\x18\x02 \x01(\x0b\x32#.retrieval.encoder.v1.EncodeRequest\"\x9f\x01\n\x14\x45ncodeStreamResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x38\n\x08response\x18\x02 \x01(\x0b\x32$.retrieval.encoder.v1.EncodeResponseH\x00\x12\x30\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x1d.retrieval.encoder.v1.FailureH\x00\x42\t\n\x07outcome\"\xc0\x01\n\x0cSplitRequest\x12\r\n\x05texts\x18\x01 \x03(\t\x12\x33\n\ninput_type\x18\x02 \x01(\x0e\x32\x1f.retrieval.encoder.v1.InputType\x12\x1b\n\x0eoverlap_tokens\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x17\n\nmax_tokens\x18\x04 \x01(\x05H\x01\x88\x01\x01\x12\x14\n\x0cper_sentence\x18\x05 \x01(\x08\x42\x11\n\x0f_overlap_tokensB\r\n\x0b_max_tokens\"t\n\rSplitResponse\x12.\n\x05texts\x18\x01 \x03(\x0b\x32\x1f.retrieval.encoder.v1.SplitText\x12\x33\n\x05model\x18\x02 \x01(\x0b\x32$.retrieval.encoder.v1.ModelReference\"<\n\tSplitText\x12/\n\x08passages\x18\x01 \x03(\x0b\x32\x1d.retrieval.encoder.v1.Passage\":\n\x07Passage\x12\r\n\x05\x62\x65gin\x18\x01 \x01(\x05\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x05\x12\x13\n\x0btoken_count\x18\x03 \x01(\x05\"\x11\n\x0fGetModelRequest\"\xb6\x01\n\x10GetModelResponse\x12\x33\n\x05model\x18\x01 \x01(\x0b\x32$.retrieval.encoder.v1.ModelReference\x12,\n\x06limits\x18\x02 \x01(\x0b\x32\x1c.retrieval.encoder.v1.Limits\x12\x11\n\tdimension\x18\x03 \x01(\x05\x12\x14\n\x0cquery_prefix\x18\x04 \x01(\t\x12\x16\n\x0epassage_prefix\x18\x05 \x01(\t\"c\n\tEmbedding\x12\x0e\n\x06values\x18\x01 \x03(\x02\x12\x0e\n\x06packed\x18\x02 \x01(\x0c\x12\x13\n\x0btoken_count\x18\x03 \x01(\x05\x12\x11\n\ttruncated\x18\x04 \x01(\x08\x12\x0e\n\x06\x63\x61\x63hed\x18\x05 \x01(\x08\"\xb6\x01\n\x07Timings\x12(\n\x05total\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08tokenize\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05queue\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07\x63ompute\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"a\n\x0eModelReference\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x11\n\tprecision\x18\x04 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x05 \x01(\t\"c\n\x06Limits\x12\x12\n\nmax_tokens\x18\x01 \x01(\x05\x12\x11\n\tmax_texts\x18\x02 \x01(\x05\x12\x16\n\x0emax_text_bytes\x18\x03 \x01(\x05\x12\x1a\n\x12max_waiting_tokens\x18\x04 \x01(\x03\"8\n\x07\x46\x61ilure\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t*U\n\tInputType\x12\x1a\n\x16INPUT_TYPE_UNSPECIFIED\x10\x00\x12\x14\n\x10INPUT_TYPE_QUERY\x10\x01\x12\x16\n\x12INPUT_TYPE_PASSAGE\x10\x02*P\n\x08Overlong\x12\x18\n\x14OVERLONG_UNSPECIFIED\x10\x00\x12\x13\n\x0fOVERLONG_REJECT\x10\x01\x12\x15\n\x11OVERLONG_TRUNCATE\x10\x02*`\n\x0cVectorFormat\x12\x1d\n\x19VECTOR_FORMAT_UNSPECIFIED\x10\x00\x12\x18\n\x14VECTOR_FORMAT_FLOATS\x10\x01\x12\x17\n\x13VECTOR_FORMAT_BYTES\x10\x02*Q\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x18\n\x14PRIORITY_INTERACTIVE\x10\x01\x12\x11\n\rPRIORITY_BULK\x10\x02\x32\xfd\x02\n\x0e\x45ncoderService\x12S\n\x06\x45ncode\x12#.retrieval.encoder.v1.EncodeRequest\x1a$.retrieval.encoder.v1.EncodeResponse\x12i\n\x0c\x45ncodeStream\x12).retrieval.encoder.v1.EncodeStreamRequest\x1a*.retrieval.encoder.v1.EncodeStreamResponse(\x01\x30\x01\x12P\n\x05Split\x12\".retrieval.encoder.v1.SplitRequest\x1a#.retrieval.encoder.v1.SplitResponse\x12Y\n\x08GetModel\x12%.retrieval.encoder.v1.GetModelRequest\x1a&.retrieval.encoder.v1.GetModelResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'retrieval.encoder.v1.encoder_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_INPUTTYPE']._serialized_start=1888
-  _globals['_INPUTTYPE']._serialized_end=1973
-  _globals['_OVERLONG']._serialized_start=1975
-  _globals['_OVERLONG']._serialized_end=2055
-  _globals['_VECTORFORMAT']._serialized_start=2057
-  _globals['_VECTORFORMAT']._serialized_end=2153
-  _globals['_PRIORITY']._serialized_start=2155
-  _globals['_PRIORITY']._serialized_end=2236
+  _globals['_INPUTTYPE']._serialized_start=1950
+  _globals['_INPUTTYPE']._serialized_end=2035
+  _globals['_OVERLONG']._serialized_start=2037
+  _globals['_OVERLONG']._serialized_end=2117
+  _globals['_VECTORFORMAT']._serialized_start=2119
+  _globals['_VECTORFORMAT']._serialized_end=2215
+  _globals['_PRIORITY']._serialized_start=2217
+  _globals['_PRIORITY']._serialized_end=2298
   _globals['_ENCODEREQUEST']._serialized_start=93
   _globals['_ENCODEREQUEST']._serialized_end=335
   _globals['_ENCODERESPONSE']._serialized_start=338
@@ -49,27 +49,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ENCODESTREAMRESPONSE']._serialized_start=606
   _globals['_ENCODESTREAMRESPONSE']._serialized_end=765
   _globals['_SPLITREQUEST']._serialized_start=768
-  _globals['_SPLITREQUEST']._serialized_end=898
-  _globals['_SPLITRESPONSE']._serialized_start=900
-  _globals['_SPLITRESPONSE']._serialized_end=1016
-  _globals['_SPLITTEXT']._serialized_start=1018
-  _globals['_SPLITTEXT']._serialized_end=1078
-  _globals['_PASSAGE']._serialized_start=1080
-  _globals['_PASSAGE']._serialized_end=1138
-  _globals['_GETMODELREQUEST']._serialized_start=1140
-  _globals['_GETMODELREQUEST']._serialized_end=1157
-  _globals['_GETMODELRESPONSE']._serialized_start=1160
-  _globals['_GETMODELRESPONSE']._serialized_end=1342
-  _globals['_EMBEDDING']._serialized_start=1344
-  _globals['_EMBEDDING']._serialized_end=1443
-  _globals['_TIMINGS']._serialized_start=1446
-  _globals['_TIMINGS']._serialized_end=1628
-  _globals['_MODELREFERENCE']._serialized_start=1630
-  _globals['_MODELREFERENCE']._serialized_end=1727
-  _globals['_LIMITS']._serialized_start=1729
-  _globals['_LIMITS']._serialized_end=1828
-  _globals['_FAILURE']._serialized_start=1830
-  _globals['_FAILURE']._serialized_end=1886
-  _globals['_ENCODERSERVICE']._serialized_start=2239
-  _globals['_ENCODERSERVICE']._serialized_end=2620
+  _globals['_SPLITREQUEST']._serialized_end=960
+  _globals['_SPLITRESPONSE']._serialized_start=962
+  _globals['_SPLITRESPONSE']._serialized_end=1078
+  _globals['_SPLITTEXT']._serialized_start=1080
+  _globals['_SPLITTEXT']._serialized_end=1140
+  _globals['_PASSAGE']._serialized_start=1142
+  _globals['_PASSAGE']._serialized_end=1200
+  _globals['_GETMODELREQUEST']._serialized_start=1202
+  _globals['_GETMODELREQUEST']._serialized_end=1219
+  _globals['_GETMODELRESPONSE']._serialized_start=1222
+  _globals['_GETMODELRESPONSE']._serialized_end=1404
+  _globals['_EMBEDDING']._serialized_start=1406
+  _globals['_EMBEDDING']._serialized_end=1505
+  _globals['_TIMINGS']._serialized_start=1508
+  _globals['_TIMINGS']._serialized_end=1690
+  _globals['_MODELREFERENCE']._serialized_start=1692
+  _globals['_MODELREFERENCE']._serialized_end=1789
+  _globals['_LIMITS']._serialized_start=1791
+  _globals['_LIMITS']._serialized_end=1890
+  _globals['_FAILURE']._serialized_start=1892
+  _globals['_FAILURE']._serialized_end=1948
+  _globals['_ENCODERSERVICE']._serialized_start=2301
+  _globals['_ENCODERSERVICE']._serialized_end=2682
 # @@protoc_insertion_point(module_scope)

@@ -272,12 +272,20 @@ class SplitRequest(_message.Message):
     TEXTS_FIELD_NUMBER: _builtins.int
     INPUT_TYPE_FIELD_NUMBER: _builtins.int
     OVERLAP_TOKENS_FIELD_NUMBER: _builtins.int
+    MAX_TOKENS_FIELD_NUMBER: _builtins.int
+    PER_SENTENCE_FIELD_NUMBER: _builtins.int
     input_type: Global___InputType.ValueType
     """Required. The role of all texts; its prefix counts."""
     overlap_tokens: _builtins.int
     """Most tokens that two neighbouring passages share: 0 to half of `Limits.max_tokens`. Default (unset): an eighth of
     it. They share whole sentences, so often fewer, and none where the sentence between them is longer.
     """
+    max_tokens: _builtins.int
+    """Most tokens of a passage, prefix and special tokens included: 16 to `Limits.max_tokens`, which is the default
+    (unset). Where it is set, it stands for the limit in all that is said here.
+    """
+    per_sentence: _builtins.bool
+    """Whether every sentence is a passage of its own; they share nothing then. Default: false; sentences fill passages."""
     @_builtins.property
     def texts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Required. 1 to `Limits.max_texts` texts, as in EncodeRequest."""
@@ -288,13 +296,20 @@ class SplitRequest(_message.Message):
         texts: _abc.Iterable[_builtins.str] | None = ...,
         input_type: Global___InputType.ValueType = ...,
         overlap_tokens: _builtins.int | None = ...,
+        max_tokens: _builtins.int | None = ...,
+        per_sentence: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_overlap_tokens", b"_overlap_tokens", "overlap_tokens", b"overlap_tokens"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens", "_overlap_tokens", b"_overlap_tokens", "max_tokens", b"max_tokens", "overlap_tokens", b"overlap_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_overlap_tokens", b"_overlap_tokens", "input_type", b"input_type", "overlap_tokens", b"overlap_tokens", "texts", b"texts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens", "_overlap_tokens", b"_overlap_tokens", "input_type", b"input_type", "max_tokens", b"max_tokens", "overlap_tokens", b"overlap_tokens", "per_sentence", b"per_sentence", "texts", b"texts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_tokens: _TypeAlias = _typing.Literal["max_tokens"]  # noqa: Y015
+    _WhichOneofArgType__max_tokens: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens"]  # noqa: Y015
     _WhichOneofReturnType__overlap_tokens: _TypeAlias = _typing.Literal["overlap_tokens"]  # noqa: Y015
     _WhichOneofArgType__overlap_tokens: _TypeAlias = _typing.Literal["_overlap_tokens", b"_overlap_tokens"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_tokens) -> _WhichOneofReturnType__max_tokens | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__overlap_tokens) -> _WhichOneofReturnType__overlap_tokens | None: ...
 
 Global___SplitRequest: _TypeAlias = SplitRequest  # noqa: Y015

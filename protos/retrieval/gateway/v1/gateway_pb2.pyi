@@ -58,6 +58,150 @@ before, whole or in parts, goes. A document whose text has shrunk loses its old 
 """
 Global___Overlong: _TypeAlias = Overlong  # noqa: Y015
 
+class _RetrievalMode:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RetrievalModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RetrievalMode.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RETRIEVAL_MODE_UNSPECIFIED: _RetrievalMode.ValueType  # 0
+    """As RETRIEVAL_MODE_DENSE."""
+    RETRIEVAL_MODE_DENSE: _RetrievalMode.ValueType  # 1
+    """By the closeness of vectors."""
+    RETRIEVAL_MODE_LEXICAL: _RetrievalMode.ValueType  # 2
+    """By their words, with BM25; nothing is encoded. FAILED_PRECONDITION (`LEXICAL_INDEX_REQUIRED`) where the collection
+    was made without `lexical`.
+    """
+    RETRIEVAL_MODE_HYBRID: _RetrievalMode.ValueType  # 3
+    """By both."""
+
+class RetrievalMode(_RetrievalMode, metaclass=_RetrievalModeEnumTypeWrapper):
+    """By what documents are found."""
+
+RETRIEVAL_MODE_UNSPECIFIED: RetrievalMode.ValueType  # 0
+"""As RETRIEVAL_MODE_DENSE."""
+RETRIEVAL_MODE_DENSE: RetrievalMode.ValueType  # 1
+"""By the closeness of vectors."""
+RETRIEVAL_MODE_LEXICAL: RetrievalMode.ValueType  # 2
+"""By their words, with BM25; nothing is encoded. FAILED_PRECONDITION (`LEXICAL_INDEX_REQUIRED`) where the collection
+was made without `lexical`.
+"""
+RETRIEVAL_MODE_HYBRID: RetrievalMode.ValueType  # 3
+"""By both."""
+Global___RetrievalMode: _TypeAlias = RetrievalMode  # noqa: Y015
+
+class _FusionMethod:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _FusionMethodEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FusionMethod.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    FUSION_METHOD_UNSPECIFIED: _FusionMethod.ValueType  # 0
+    """As FUSION_METHOD_RRF."""
+    FUSION_METHOD_RRF: _FusionMethod.ValueType  # 1
+    """Reciprocal rank fusion: the sum of weight / (k + rank), ranks from 1."""
+    FUSION_METHOD_WEIGHTED: _FusionMethod.ValueType  # 2
+    """The sum of weight x score, scores of each list scaled to 0 to 1 by its least and its greatest."""
+    FUSION_METHOD_DBSF: _FusionMethod.ValueType  # 3
+    """Distribution-based: the sum of scores, those of each list scaled by its mean less and plus three standard deviations."""
+
+class FusionMethod(_FusionMethod, metaclass=_FusionMethodEnumTypeWrapper):
+    """How several lists become one."""
+
+FUSION_METHOD_UNSPECIFIED: FusionMethod.ValueType  # 0
+"""As FUSION_METHOD_RRF."""
+FUSION_METHOD_RRF: FusionMethod.ValueType  # 1
+"""Reciprocal rank fusion: the sum of weight / (k + rank), ranks from 1."""
+FUSION_METHOD_WEIGHTED: FusionMethod.ValueType  # 2
+"""The sum of weight x score, scores of each list scaled to 0 to 1 by its least and its greatest."""
+FUSION_METHOD_DBSF: FusionMethod.ValueType  # 3
+"""Distribution-based: the sum of scores, those of each list scaled by its mean less and plus three standard deviations."""
+Global___FusionMethod: _TypeAlias = FusionMethod  # noqa: Y015
+
+class _HypotheticalUse:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _HypotheticalUseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HypotheticalUse.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    HYPOTHETICAL_USE_UNSPECIFIED: _HypotheticalUse.ValueType  # 0
+    """As HYPOTHETICAL_USE_AVERAGE."""
+    HYPOTHETICAL_USE_AVERAGE: _HypotheticalUse.ValueType  # 1
+    """The mean of their vectors and the query's is searched in place of the query's."""
+    HYPOTHETICAL_USE_FUSE: _HypotheticalUse.ValueType  # 2
+    """Each has a list of its own beside the query's."""
+
+class HypotheticalUse(_HypotheticalUse, metaclass=_HypotheticalUseEnumTypeWrapper):
+    """What becomes of hypothetical passages."""
+
+HYPOTHETICAL_USE_UNSPECIFIED: HypotheticalUse.ValueType  # 0
+"""As HYPOTHETICAL_USE_AVERAGE."""
+HYPOTHETICAL_USE_AVERAGE: HypotheticalUse.ValueType  # 1
+"""The mean of their vectors and the query's is searched in place of the query's."""
+HYPOTHETICAL_USE_FUSE: HypotheticalUse.ValueType  # 2
+"""Each has a list of its own beside the query's."""
+Global___HypotheticalUse: _TypeAlias = HypotheticalUse  # noqa: Y015
+
+class _SynonymUse:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SynonymUseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SynonymUse.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SYNONYM_USE_UNSPECIFIED: _SynonymUse.ValueType  # 0
+    """As SYNONYM_USE_NONE."""
+    SYNONYM_USE_NONE: _SynonymUse.ValueType  # 1
+    """Nothing."""
+    SYNONYM_USE_LEXICAL: _SynonymUse.ValueType  # 2
+    """Words are added to the query of the lexical list. INVALID_ARGUMENT under RETRIEVAL_MODE_DENSE."""
+    SYNONYM_USE_DENSE: _SynonymUse.ValueType  # 3
+    """The query with its words replaced is searched as well, as if it had been an alternative, by vectors only."""
+    SYNONYM_USE_BOTH: _SynonymUse.ValueType  # 4
+    """Both."""
+
+class SynonymUse(_SynonymUse, metaclass=_SynonymUseEnumTypeWrapper):
+    """What a collection's synonyms are applied to."""
+
+SYNONYM_USE_UNSPECIFIED: SynonymUse.ValueType  # 0
+"""As SYNONYM_USE_NONE."""
+SYNONYM_USE_NONE: SynonymUse.ValueType  # 1
+"""Nothing."""
+SYNONYM_USE_LEXICAL: SynonymUse.ValueType  # 2
+"""Words are added to the query of the lexical list. INVALID_ARGUMENT under RETRIEVAL_MODE_DENSE."""
+SYNONYM_USE_DENSE: SynonymUse.ValueType  # 3
+"""The query with its words replaced is searched as well, as if it had been an alternative, by vectors only."""
+SYNONYM_USE_BOTH: SynonymUse.ValueType  # 4
+"""Both."""
+Global___SynonymUse: _TypeAlias = SynonymUse  # noqa: Y015
+
+class _LexicalTokenizer:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LexicalTokenizerEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LexicalTokenizer.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LEXICAL_TOKENIZER_UNSPECIFIED: _LexicalTokenizer.ValueType  # 0
+    """As LEXICAL_TOKENIZER_WORD."""
+    LEXICAL_TOKENIZER_WORD: _LexicalTokenizer.ValueType  # 1
+    """A longest run of letters and digits. For languages that put spaces between words."""
+    LEXICAL_TOKENIZER_MULTILINGUAL: _LexicalTokenizer.ValueType  # 2
+    """Also cuts Chinese, Japanese, Korean and Thai into words."""
+    LEXICAL_TOKENIZER_WHITESPACE: _LexicalTokenizer.ValueType  # 3
+    """What stands between white space."""
+
+class LexicalTokenizer(_LexicalTokenizer, metaclass=_LexicalTokenizerEnumTypeWrapper):
+    """What a word is, to BM25. Words are compared in lower case."""
+
+LEXICAL_TOKENIZER_UNSPECIFIED: LexicalTokenizer.ValueType  # 0
+"""As LEXICAL_TOKENIZER_WORD."""
+LEXICAL_TOKENIZER_WORD: LexicalTokenizer.ValueType  # 1
+"""A longest run of letters and digits. For languages that put spaces between words."""
+LEXICAL_TOKENIZER_MULTILINGUAL: LexicalTokenizer.ValueType  # 2
+"""Also cuts Chinese, Japanese, Korean and Thai into words."""
+LEXICAL_TOKENIZER_WHITESPACE: LexicalTokenizer.ValueType  # 3
+"""What stands between white space."""
+Global___LexicalTokenizer: _TypeAlias = LexicalTokenizer  # noqa: Y015
+
 class _Rerank:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -237,6 +381,10 @@ class SearchRequest(_message.Message):
     PAYLOAD_FIELDS_FIELD_NUMBER: _builtins.int
     FOLD_TO_PARENT_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
+    RETRIEVAL_FIELD_NUMBER: _builtins.int
+    DIVERSITY_FIELD_NUMBER: _builtins.int
+    RETURN_PARENT_FIELD_NUMBER: _builtins.int
+    RERANK_PARENT_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     """Required. The question, without any prefix: 1 to 65,536 bytes with at least one visible character, at most 512
     tokens.
@@ -262,6 +410,14 @@ class SearchRequest(_message.Message):
     """Whose texts and pairs encoder and reranker compute first; a job that searches much and has time says PRIORITY_BULK,
     so that it slows nobody down. Default: PRIORITY_INTERACTIVE.
     """
+    return_parent: _builtins.bool
+    """Whether a hit is the whole document instead of the part of it that was found: its id, its text, and the score of
+    that part, which `part` names. Only with `fold_to_parent`. Default: false.
+    """
+    rerank_parent: _builtins.bool
+    """Whether the reranker reads the whole document's text instead of that part's. Only with `fold_to_parent`. Default:
+    false; most documents that had to be split are over the reranker's limit as well.
+    """
     @_builtins.property
     def filter(self) -> Global___Filter:
         """Only documents that satisfy this are candidates. Default: all."""
@@ -269,6 +425,14 @@ class SearchRequest(_message.Message):
     @_builtins.property
     def payload_fields(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Payload keys to return with each hit. Default: none; ["*"] returns all."""
+
+    @_builtins.property
+    def retrieval(self) -> Global___Retrieval:
+        """What fills the pool. Default: the documents whose vectors are nearest to the query's."""
+
+    @_builtins.property
+    def diversity(self) -> Global___Diversity:
+        """What keeps the pool from being full of likes. Default: nothing."""
 
     def __init__(
         self,
@@ -284,10 +448,14 @@ class SearchRequest(_message.Message):
         payload_fields: _abc.Iterable[_builtins.str] | None = ...,
         fold_to_parent: _builtins.bool = ...,
         priority: Global___Priority.ValueType = ...,
+        retrieval: Global___Retrieval | None = ...,
+        diversity: Global___Diversity | None = ...,
+        return_parent: _builtins.bool = ...,
+        rerank_parent: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_include_text", b"_include_text", "_pool_size", b"_pool_size", "_top_k", b"_top_k", "filter", b"filter", "include_text", b"include_text", "pool_size", b"pool_size", "top_k", b"top_k"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_include_text", b"_include_text", "_pool_size", b"_pool_size", "_top_k", b"_top_k", "diversity", b"diversity", "filter", b"filter", "include_text", b"include_text", "pool_size", b"pool_size", "retrieval", b"retrieval", "top_k", b"top_k"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_include_text", b"_include_text", "_pool_size", b"_pool_size", "_top_k", b"_top_k", "collection", b"collection", "filter", b"filter", "fold_to_parent", b"fold_to_parent", "include_pool", b"include_pool", "include_text", b"include_text", "payload_fields", b"payload_fields", "pool_size", b"pool_size", "priority", b"priority", "query", b"query", "rerank", b"rerank", "top_k", b"top_k"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_include_text", b"_include_text", "_pool_size", b"_pool_size", "_top_k", b"_top_k", "collection", b"collection", "diversity", b"diversity", "filter", b"filter", "fold_to_parent", b"fold_to_parent", "include_pool", b"include_pool", "include_text", b"include_text", "payload_fields", b"payload_fields", "pool_size", b"pool_size", "priority", b"priority", "query", b"query", "rerank", b"rerank", "rerank_parent", b"rerank_parent", "retrieval", b"retrieval", "return_parent", b"return_parent", "top_k", b"top_k"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__include_text: _TypeAlias = _typing.Literal["include_text"]  # noqa: Y015
     _WhichOneofArgType__include_text: _TypeAlias = _typing.Literal["_include_text", b"_include_text"]  # noqa: Y015
@@ -303,6 +471,153 @@ class SearchRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__top_k) -> _WhichOneofReturnType__top_k | None: ...
 
 Global___SearchRequest: _TypeAlias = SearchRequest  # noqa: Y015
+
+@_typing.final
+class Retrieval(_message.Message):
+    """What fills the pool: one or more lists of documents, fused into one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODE_FIELD_NUMBER: _builtins.int
+    FUSION_FIELD_NUMBER: _builtins.int
+    ALTERNATIVES_FIELD_NUMBER: _builtins.int
+    HYPOTHETICAL_PASSAGES_FIELD_NUMBER: _builtins.int
+    HYPOTHETICAL_USE_FIELD_NUMBER: _builtins.int
+    WRITE_HYPOTHETICAL_PASSAGES_FIELD_NUMBER: _builtins.int
+    SYNONYMS_FIELD_NUMBER: _builtins.int
+    DEPTH_FIELD_NUMBER: _builtins.int
+    mode: Global___RetrievalMode.ValueType
+    """By what documents are found. Default: RETRIEVAL_MODE_DENSE."""
+    hypothetical_use: Global___HypotheticalUse.ValueType
+    """What becomes of hypothetical passages. Default: HYPOTHETICAL_USE_AVERAGE."""
+    write_hypothetical_passages: _builtins.bool
+    """Whether the gateway's writer is asked for hypothetical passages. Where it fails or is late the search goes on
+    without them, and `degradation` says so. FAILED_PRECONDITION (`WRITER_MISSING`) where the gateway has none.
+    Default: false.
+    """
+    synonyms: Global___SynonymUse.ValueType
+    """What the collection's synonyms are applied to. A collection without synonyms is searched as it is. Default:
+    SYNONYM_USE_NONE.
+    """
+    depth: _builtins.int
+    """Documents read from each list: `pool_size` to 1,000. Default (unset): `pool_size`; four times as many, at most
+    1,000, with `diversity`.
+    """
+    @_builtins.property
+    def fusion(self) -> Global___Fusion:
+        """How several lists become one. Default: every field at its default."""
+
+    @_builtins.property
+    def alternatives(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The query in other words, each with lists of its own: at most 8, each as `query`. Default: none."""
+
+    @_builtins.property
+    def hypothetical_passages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Passages that an answer might look like (HyDE): at most 8, each as `query`. They are encoded as passages and only
+        compared, never returned. Default: none. INVALID_ARGUMENT under RETRIEVAL_MODE_LEXICAL.
+        """
+
+    def __init__(
+        self,
+        *,
+        mode: Global___RetrievalMode.ValueType = ...,
+        fusion: Global___Fusion | None = ...,
+        alternatives: _abc.Iterable[_builtins.str] | None = ...,
+        hypothetical_passages: _abc.Iterable[_builtins.str] | None = ...,
+        hypothetical_use: Global___HypotheticalUse.ValueType = ...,
+        write_hypothetical_passages: _builtins.bool = ...,
+        synonyms: Global___SynonymUse.ValueType = ...,
+        depth: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "depth", b"depth", "fusion", b"fusion"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "alternatives", b"alternatives", "depth", b"depth", "fusion", b"fusion", "hypothetical_passages", b"hypothetical_passages", "hypothetical_use", b"hypothetical_use", "mode", b"mode", "synonyms", b"synonyms", "write_hypothetical_passages", b"write_hypothetical_passages"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__depth: _TypeAlias = _typing.Literal["depth"]  # noqa: Y015
+    _WhichOneofArgType__depth: _TypeAlias = _typing.Literal["_depth", b"_depth"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__depth) -> _WhichOneofReturnType__depth | None: ...
+
+Global___Retrieval: _TypeAlias = Retrieval  # noqa: Y015
+
+@_typing.final
+class Fusion(_message.Message):
+    """How several lists become one. A document that is in a list twice, or in several, is one candidate."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    METHOD_FIELD_NUMBER: _builtins.int
+    RRF_K_FIELD_NUMBER: _builtins.int
+    DENSE_WEIGHT_FIELD_NUMBER: _builtins.int
+    method: Global___FusionMethod.ValueType
+    """The method. Default: FUSION_METHOD_RRF."""
+    rrf_k: _builtins.int
+    """The k of reciprocal rank fusion: 1 to 10,000. Default (unset): 60."""
+    dense_weight: _builtins.float
+    """Weight of the lists of vectors, together, in RETRIEVAL_MODE_HYBRID: 0 to 1; the rest is that of the lists of words.
+    Lists of one kind share their weight evenly. No effect under FUSION_METHOD_DBSF. Default (unset): 0.5.
+    """
+    def __init__(
+        self,
+        *,
+        method: Global___FusionMethod.ValueType = ...,
+        rrf_k: _builtins.int | None = ...,
+        dense_weight: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_dense_weight", b"_dense_weight", "_rrf_k", b"_rrf_k", "dense_weight", b"dense_weight", "rrf_k", b"rrf_k"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dense_weight", b"_dense_weight", "_rrf_k", b"_rrf_k", "dense_weight", b"dense_weight", "method", b"method", "rrf_k", b"rrf_k"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__dense_weight: _TypeAlias = _typing.Literal["dense_weight"]  # noqa: Y015
+    _WhichOneofArgType__dense_weight: _TypeAlias = _typing.Literal["_dense_weight", b"_dense_weight"]  # noqa: Y015
+    _WhichOneofReturnType__rrf_k: _TypeAlias = _typing.Literal["rrf_k"]  # noqa: Y015
+    _WhichOneofArgType__rrf_k: _TypeAlias = _typing.Literal["_rrf_k", b"_rrf_k"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__dense_weight) -> _WhichOneofReturnType__dense_weight | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rrf_k) -> _WhichOneofReturnType__rrf_k | None: ...
+
+Global___Fusion: _TypeAlias = Fusion  # noqa: Y015
+
+@_typing.final
+class Diversity(_message.Message):
+    """Keeps the pool from being full of likes. Both are applied in retrieval order, after fusion and before reranking:
+    `group_by` first, then `mmr_lambda`.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MMR_LAMBDA_FIELD_NUMBER: _builtins.int
+    GROUP_BY_FIELD_NUMBER: _builtins.int
+    GROUP_SIZE_FIELD_NUMBER: _builtins.int
+    mmr_lambda: _builtins.float
+    """Maximal marginal relevance: 0 to 1, where 1 is relevance alone and 0 is difference alone. Unset: not applied."""
+    group_by: _builtins.str
+    """Payload key; at most `group_size` documents with one value of it enter the pool. Dots descend into objects.
+    Documents without a value are not limited. Default: not applied.
+    """
+    group_size: _builtins.int
+    """Documents per value: 1 to 200. Default (unset): 1."""
+    def __init__(
+        self,
+        *,
+        mmr_lambda: _builtins.float | None = ...,
+        group_by: _builtins.str = ...,
+        group_size: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_group_size", b"_group_size", "_mmr_lambda", b"_mmr_lambda", "group_size", b"group_size", "mmr_lambda", b"mmr_lambda"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group_size", b"_group_size", "_mmr_lambda", b"_mmr_lambda", "group_by", b"group_by", "group_size", b"group_size", "mmr_lambda", b"mmr_lambda"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__group_size: _TypeAlias = _typing.Literal["group_size"]  # noqa: Y015
+    _WhichOneofArgType__group_size: _TypeAlias = _typing.Literal["_group_size", b"_group_size"]  # noqa: Y015
+    _WhichOneofReturnType__mmr_lambda: _TypeAlias = _typing.Literal["mmr_lambda"]  # noqa: Y015
+    _WhichOneofArgType__mmr_lambda: _TypeAlias = _typing.Literal["_mmr_lambda", b"_mmr_lambda"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__group_size) -> _WhichOneofReturnType__group_size | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mmr_lambda) -> _WhichOneofReturnType__mmr_lambda | None: ...
+
+Global___Diversity: _TypeAlias = Diversity  # noqa: Y015
 
 @_typing.final
 class SearchResponse(_message.Message):
@@ -421,6 +736,8 @@ class UpsertDocumentsRequest(_message.Message):
     DOCUMENTS_FIELD_NUMBER: _builtins.int
     TRUNCATE_FIELD_NUMBER: _builtins.int
     OVERLONG_FIELD_NUMBER: _builtins.int
+    PART_TOKENS_FIELD_NUMBER: _builtins.int
+    PART_PER_SENTENCE_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Any number the sender likes; returned unchanged in the answer."""
     collection: _builtins.str
@@ -431,6 +748,12 @@ class UpsertDocumentsRequest(_message.Message):
     """What to do with a text over the token limit. Default: OVERLONG_TRUNCATE where `truncate` is set, else
     OVERLONG_REJECT.
     """
+    part_tokens: _builtins.int
+    """Most tokens of a part under OVERLONG_SPLIT, prefix and special tokens included: 16 to the encoder's limit. Default
+    (unset): the encoder's limit.
+    """
+    part_per_sentence: _builtins.bool
+    """Whether every sentence is a part of its own under OVERLONG_SPLIT. Default: false; sentences fill parts."""
     @_builtins.property
     def documents(self) -> _containers.RepeatedCompositeFieldContainer[Global___Document]:
         """Required. 1 to 256 documents, no id twice."""
@@ -443,12 +766,16 @@ class UpsertDocumentsRequest(_message.Message):
         documents: _abc.Iterable[Global___Document] | None = ...,
         truncate: _builtins.bool = ...,
         overlong: Global___Overlong.ValueType = ...,
+        part_tokens: _builtins.int | None = ...,
+        part_per_sentence: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_part_tokens", b"_part_tokens", "part_tokens", b"part_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection", "documents", b"documents", "overlong", b"overlong", "sequence", b"sequence", "truncate", b"truncate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_part_tokens", b"_part_tokens", "collection", b"collection", "documents", b"documents", "overlong", b"overlong", "part_per_sentence", b"part_per_sentence", "part_tokens", b"part_tokens", "sequence", b"sequence", "truncate", b"truncate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__part_tokens: _TypeAlias = _typing.Literal["part_tokens"]  # noqa: Y015
+    _WhichOneofArgType__part_tokens: _TypeAlias = _typing.Literal["_part_tokens", b"_part_tokens"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__part_tokens) -> _WhichOneofReturnType__part_tokens | None: ...
 
 Global___UpsertDocumentsRequest: _TypeAlias = UpsertDocumentsRequest  # noqa: Y015
 
@@ -1205,12 +1532,15 @@ class Document(_message.Message):
     PARENT_FIELD_NUMBER: _builtins.int
     PART_FIELD_NUMBER: _builtins.int
     PART_COUNT_FIELD_NUMBER: _builtins.int
+    PARENT_TEXT_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Required. The passage that is encoded, reranked and returned: 1 to 65,536 bytes with a visible character."""
     part: _builtins.int
     """Which part of `parent` this is, from 1. Only in answers; 0 where it is whole."""
     part_count: _builtins.int
     """How many parts `parent` has. Only in answers; 0 where this is whole."""
+    parent_text: _builtins.str
+    """The whole text of `parent`. Only in exports, with its first part."""
     @_builtins.property
     def id(self) -> Global___DocumentId:
         """Required. The identifier."""
@@ -1234,10 +1564,11 @@ class Document(_message.Message):
         parent: Global___DocumentId | None = ...,
         part: _builtins.int = ...,
         part_count: _builtins.int = ...,
+        parent_text: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "parent", b"parent", "payload", b"payload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "parent", b"parent", "part", b"part", "part_count", b"part_count", "payload", b"payload", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "parent", b"parent", "parent_text", b"parent_text", "part", b"part", "part_count", b"part_count", "payload", b"payload", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1290,10 +1621,13 @@ class Hit(_message.Message):
     PARENT_FIELD_NUMBER: _builtins.int
     PART_FIELD_NUMBER: _builtins.int
     PART_COUNT_FIELD_NUMBER: _builtins.int
+    LISTS_FIELD_NUMBER: _builtins.int
     retrieval_rank: _builtins.int
     """Position in the retrieval order, from 1."""
     retrieval_score: _builtins.float
-    """Cosine similarity of query and document vector, -1 to 1. E5 scores crowd into 0.7 to 1: compare, never threshold."""
+    """The score by which the pool is ordered. In a dense list: cosine similarity of query and document vector, -1 to 1; E5
+    scores crowd into 0.7 to 1: compare, never threshold. In a lexical list: BM25. Of several lists: their fusion.
+    """
     rerank_rank: _builtins.int
     """Position in the reranked order of the pool, from 1. Unset where the document was not scored."""
     logit: _builtins.float
@@ -1322,6 +1656,10 @@ class Hit(_message.Message):
     def parent(self) -> Global___DocumentId:
         """The document that this is a part of; unset where it is whole. Every part carries the payload of its document."""
 
+    @_builtins.property
+    def lists(self) -> _containers.RepeatedCompositeFieldContainer[Global___ListRank]:
+        """Where each list of the first stage had it, in the order of `Provenance.lists`. Empty where there was one list."""
+
     def __init__(
         self,
         *,
@@ -1338,10 +1676,11 @@ class Hit(_message.Message):
         parent: Global___DocumentId | None = ...,
         part: _builtins.int = ...,
         part_count: _builtins.int = ...,
+        lists: _abc.Iterable[Global___ListRank] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_logit", b"_logit", "_probability", b"_probability", "_rerank_rank", b"_rerank_rank", "_text", b"_text", "id", b"id", "logit", b"logit", "parent", b"parent", "payload", b"payload", "probability", b"probability", "rerank_rank", b"rerank_rank", "text", b"text"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logit", b"_logit", "_probability", b"_probability", "_rerank_rank", b"_rerank_rank", "_text", b"_text", "id", b"id", "logit", b"logit", "parent", b"parent", "part", b"part", "part_count", b"part_count", "payload", b"payload", "probability", b"probability", "rerank_rank", b"rerank_rank", "retrieval_rank", b"retrieval_rank", "retrieval_score", b"retrieval_score", "text", b"text", "text_missing", b"text_missing", "truncated", b"truncated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logit", b"_logit", "_probability", b"_probability", "_rerank_rank", b"_rerank_rank", "_text", b"_text", "id", b"id", "lists", b"lists", "logit", b"logit", "parent", b"parent", "part", b"part", "part_count", b"part_count", "payload", b"payload", "probability", b"probability", "rerank_rank", b"rerank_rank", "retrieval_rank", b"retrieval_rank", "retrieval_score", b"retrieval_score", "text", b"text", "text_missing", b"text_missing", "truncated", b"truncated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__logit: _TypeAlias = _typing.Literal["logit"]  # noqa: Y015
     _WhichOneofArgType__logit: _TypeAlias = _typing.Literal["_logit", b"_logit"]  # noqa: Y015
@@ -1363,9 +1702,39 @@ class Hit(_message.Message):
 Global___Hit: _TypeAlias = Hit  # noqa: Y015
 
 @_typing.final
+class ListRank(_message.Message):
+    """Where a list of the first stage had a document."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LIST_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    list: _builtins.str
+    """Name of the list, as in `Provenance.lists`."""
+    rank: _builtins.int
+    """Position in it, from 1."""
+    score: _builtins.float
+    """Score in it: cosine similarity, or BM25."""
+    def __init__(
+        self,
+        *,
+        list: _builtins.str = ...,
+        rank: _builtins.int = ...,
+        score: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["list", b"list", "rank", b"rank", "score", b"score"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRank: _TypeAlias = ListRank  # noqa: Y015
+
+@_typing.final
 class Timings(_message.Message):
     """Where the time of one search went, on the gateway's monotonic clock. `dense` = `encode.total` + `search.total`, and
-    `dense` + `rerank.total` + `other` = `total`, exactly.
+    `write.total` + `dense` + `rerank.total` + `other` = `total`, exactly.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1376,21 +1745,22 @@ class Timings(_message.Message):
     SEARCH_FIELD_NUMBER: _builtins.int
     RERANK_FIELD_NUMBER: _builtins.int
     OTHER_FIELD_NUMBER: _builtins.int
+    WRITE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def total(self) -> _duration_pb2.Duration:
         """From the request read to the answer ready."""
 
     @_builtins.property
     def dense(self) -> _duration_pb2.Duration:
-        """Both parts of the first stage: encode and vector search."""
+        """Both parts of the first stage: encode and search, of whatever kind."""
 
     @_builtins.property
     def encode(self) -> Global___StageTiming:
-        """Query to vector."""
+        """Texts to vectors."""
 
     @_builtins.property
     def search(self) -> Global___StageTiming:
-        """Vector to pool."""
+        """Vectors and words to pool."""
 
     @_builtins.property
     def rerank(self) -> Global___StageTiming:
@@ -1399,6 +1769,10 @@ class Timings(_message.Message):
     @_builtins.property
     def other(self) -> _duration_pb2.Duration:
         """The gateway's own work."""
+
+    @_builtins.property
+    def write(self) -> Global___StageTiming:
+        """Query to hypothetical passages; all zero where no writer was asked. All of it is `network`."""
 
     def __init__(
         self,
@@ -1409,10 +1783,11 @@ class Timings(_message.Message):
         search: Global___StageTiming | None = ...,
         rerank: Global___StageTiming | None = ...,
         other: _duration_pb2.Duration | None = ...,
+        write: Global___StageTiming | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["dense", b"dense", "encode", b"encode", "other", b"other", "rerank", b"rerank", "search", b"search", "total", b"total"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["dense", b"dense", "encode", b"encode", "other", b"other", "rerank", b"rerank", "search", b"search", "total", b"total", "write", b"write"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dense", b"dense", "encode", b"encode", "other", b"other", "rerank", b"rerank", "search", b"search", "total", b"total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dense", b"dense", "encode", b"encode", "other", b"other", "rerank", b"rerank", "search", b"search", "total", b"total", "write", b"write"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1476,10 +1851,14 @@ class Provenance(_message.Message):
     RERANKER_FIELD_NUMBER: _builtins.int
     COLLECTION_FIELD_NUMBER: _builtins.int
     STORE_FIELD_NUMBER: _builtins.int
+    LISTS_FIELD_NUMBER: _builtins.int
+    WRITTEN_PASSAGE_COUNT_FIELD_NUMBER: _builtins.int
     collection: _builtins.str
     """The collection searched."""
     store: _builtins.str
     """The vector store: "qdrant-edge" or "qdrant"."""
+    written_passage_count: _builtins.int
+    """Passages that the writer wrote, each of which was encoded."""
     @_builtins.property
     def encoder(self) -> Global___ModelReference:
         """The encoder."""
@@ -1488,6 +1867,10 @@ class Provenance(_message.Message):
     def reranker(self) -> Global___ModelReference:
         """The reranker; unset where nothing was reranked."""
 
+    @_builtins.property
+    def lists(self) -> _containers.RepeatedCompositeFieldContainer[Global___RetrievedList]:
+        """The lists that filled the pool."""
+
     def __init__(
         self,
         *,
@@ -1495,14 +1878,50 @@ class Provenance(_message.Message):
         reranker: Global___ModelReference | None = ...,
         collection: _builtins.str = ...,
         store: _builtins.str = ...,
+        lists: _abc.Iterable[Global___RetrievedList] | None = ...,
+        written_passage_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["encoder", b"encoder", "reranker", b"reranker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection", "encoder", b"encoder", "reranker", b"reranker", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection", "encoder", b"encoder", "lists", b"lists", "reranker", b"reranker", "store", b"store", "written_passage_count", b"written_passage_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Provenance: _TypeAlias = Provenance  # noqa: Y015
+
+@_typing.final
+class RetrievedList(_message.Message):
+    """One list of the first stage."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    CANDIDATE_COUNT_FIELD_NUMBER: _builtins.int
+    COMPUTE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """"dense" or "lexical" for the query as it is; else with what it was made of: "dense.alternative.1",
+    "dense.hypothetical.1" and so on, from 1 and in the order of the request, "dense.synonym.1".
+    """
+    candidate_count: _builtins.int
+    """Documents that it had."""
+    @_builtins.property
+    def compute(self) -> _duration_pb2.Duration:
+        """Work in the store."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        candidate_count: _builtins.int = ...,
+        compute: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["compute", b"compute"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate_count", b"candidate_count", "compute", b"compute", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetrievedList: _TypeAlias = RetrievedList  # noqa: Y015
 
 @_typing.final
 class ModelReference(_message.Message):
@@ -1554,6 +1973,7 @@ class Degradation(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     RERANKED_COUNT_FIELD_NUMBER: _builtins.int
     POOL_COUNT_FIELD_NUMBER: _builtins.int
+    WRITE_SKIPPED_REASON_FIELD_NUMBER: _builtins.int
     rerank_skipped_reason: _builtins.str
     """Why none of the hits is reranked (only under RERANK_BEST_EFFORT): "RERANKER_UNAVAILABLE", "RERANKER_OVERLOADED",
     "RERANKER_FAILED", or "DEADLINE_SPENT", which includes that there was less time than reranking has taken lately.
@@ -1571,6 +1991,10 @@ class Degradation(_message.Message):
     """Documents of the pool that were scored. 0 where `stage` is empty."""
     pool_count: _builtins.int
     """Documents in the pool. 0 where `stage` is empty."""
+    write_skipped_reason: _builtins.str
+    """Why no hypothetical passages were written although they were asked for: "WRITER_UNAVAILABLE", "WRITER_FAILED" or
+    "DEADLINE_SPENT". Empty where some were, or none was asked for.
+    """
     def __init__(
         self,
         *,
@@ -1580,10 +2004,11 @@ class Degradation(_message.Message):
         reason: _builtins.str = ...,
         reranked_count: _builtins.int = ...,
         pool_count: _builtins.int = ...,
+        write_skipped_reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["pool_count", b"pool_count", "reason", b"reason", "rerank_skipped_reason", b"rerank_skipped_reason", "reranked_count", b"reranked_count", "stage", b"stage", "text_missing_count", b"text_missing_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pool_count", b"pool_count", "reason", b"reason", "rerank_skipped_reason", b"rerank_skipped_reason", "reranked_count", b"reranked_count", "stage", b"stage", "text_missing_count", b"text_missing_count", "write_skipped_reason", b"write_skipped_reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1671,6 +2096,7 @@ class CollectionParameters(_message.Message):
     SHARD_COUNT_FIELD_NUMBER: _builtins.int
     REPLICATION_FACTOR_FIELD_NUMBER: _builtins.int
     PAYLOAD_INDEXES_FIELD_NUMBER: _builtins.int
+    LEXICAL_FIELD_NUMBER: _builtins.int
     hnsw_m: _builtins.int
     """Links per vector in the approximate index: 4 to 128. More finds more and takes more memory. Default (unset): 16."""
     hnsw_ef_construct: _builtins.int
@@ -1687,6 +2113,12 @@ class CollectionParameters(_message.Message):
     def payload_indexes(self) -> _containers.RepeatedCompositeFieldContainer[Global___PayloadIndex]:
         """Payload keys to index, made with the collection; at most 32, no key twice. Default: none."""
 
+    @_builtins.property
+    def lexical(self) -> Global___LexicalParameters:
+        """How the words of texts are indexed. Default (unset): they are not, and the collection can only be searched under
+        RETRIEVAL_MODE_DENSE.
+        """
+
     def __init__(
         self,
         *,
@@ -1697,10 +2129,11 @@ class CollectionParameters(_message.Message):
         shard_count: _builtins.int | None = ...,
         replication_factor: _builtins.int | None = ...,
         payload_indexes: _abc.Iterable[Global___PayloadIndex] | None = ...,
+        lexical: Global___LexicalParameters | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_hnsw_ef_construct", b"_hnsw_ef_construct", "_hnsw_m", b"_hnsw_m", "_replication_factor", b"_replication_factor", "_shard_count", b"_shard_count", "hnsw_ef_construct", b"hnsw_ef_construct", "hnsw_m", b"hnsw_m", "replication_factor", b"replication_factor", "shard_count", b"shard_count"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_hnsw_ef_construct", b"_hnsw_ef_construct", "_hnsw_m", b"_hnsw_m", "_replication_factor", b"_replication_factor", "_shard_count", b"_shard_count", "hnsw_ef_construct", b"hnsw_ef_construct", "hnsw_m", b"hnsw_m", "lexical", b"lexical", "replication_factor", b"replication_factor", "shard_count", b"shard_count"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hnsw_ef_construct", b"_hnsw_ef_construct", "_hnsw_m", b"_hnsw_m", "_replication_factor", b"_replication_factor", "_shard_count", b"_shard_count", "hnsw_ef_construct", b"hnsw_ef_construct", "hnsw_m", b"hnsw_m", "on_disk", b"on_disk", "payload_indexes", b"payload_indexes", "quantization", b"quantization", "replication_factor", b"replication_factor", "shard_count", b"shard_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hnsw_ef_construct", b"_hnsw_ef_construct", "_hnsw_m", b"_hnsw_m", "_replication_factor", b"_replication_factor", "_shard_count", b"_shard_count", "hnsw_ef_construct", b"hnsw_ef_construct", "hnsw_m", b"hnsw_m", "lexical", b"lexical", "on_disk", b"on_disk", "payload_indexes", b"payload_indexes", "quantization", b"quantization", "replication_factor", b"replication_factor", "shard_count", b"shard_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__hnsw_ef_construct: _TypeAlias = _typing.Literal["hnsw_ef_construct"]  # noqa: Y015
     _WhichOneofArgType__hnsw_ef_construct: _TypeAlias = _typing.Literal["_hnsw_ef_construct", b"_hnsw_ef_construct"]  # noqa: Y015
@@ -1720,6 +2153,75 @@ class CollectionParameters(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__shard_count) -> _WhichOneofReturnType__shard_count | None: ...
 
 Global___CollectionParameters: _TypeAlias = CollectionParameters  # noqa: Y015
+
+@_typing.final
+class LexicalParameters(_message.Message):
+    """How the words of texts are indexed for BM25. A text without any word that counts is never found by words."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    K1_FIELD_NUMBER: _builtins.int
+    B_FIELD_NUMBER: _builtins.int
+    AVERAGE_WORDS_FIELD_NUMBER: _builtins.int
+    TOKENIZER_FIELD_NUMBER: _builtins.int
+    LANGUAGE_FIELD_NUMBER: _builtins.int
+    STEM_FIELD_NUMBER: _builtins.int
+    STOP_WORDS_FIELD_NUMBER: _builtins.int
+    EXTRA_STOP_WORDS_FIELD_NUMBER: _builtins.int
+    FOLD_ACCENTS_FIELD_NUMBER: _builtins.int
+    k1: _builtins.float
+    """How fast further occurrences of a word stop counting: 0 to 10. Default (unset): 1.5."""
+    b: _builtins.float
+    """How much a text longer than `average_words` loses: 0 to 1. Default (unset): 0.75."""
+    average_words: _builtins.float
+    """Words in a text of average length: 1 to 1,000,000. Fixed, so that a document's weights never change. Default
+    (unset): 50. `twostage index --lexical` counts.
+    """
+    tokenizer: Global___LexicalTokenizer.ValueType
+    """What a word is. Default: LEXICAL_TOKENIZER_WORD."""
+    language: _builtins.str
+    """Language of `stem` and `stop_words`: its English name in lower case. Default: none."""
+    stem: _builtins.bool
+    """Whether words are reduced to their stems. Needs a `language` that has a Snowball stemmer. Default: false."""
+    stop_words: _builtins.bool
+    """Whether the language's function words are left out. Default: false: they lose more than they gain in questions."""
+    fold_accents: _builtins.bool
+    """Whether accents are dropped, so that "perche" finds "perché". Default: false."""
+    @_builtins.property
+    def extra_stop_words(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Further words to leave out, in lower case: at most 1,000. Default: none."""
+
+    def __init__(
+        self,
+        *,
+        k1: _builtins.float | None = ...,
+        b: _builtins.float | None = ...,
+        average_words: _builtins.float | None = ...,
+        tokenizer: Global___LexicalTokenizer.ValueType = ...,
+        language: _builtins.str = ...,
+        stem: _builtins.bool = ...,
+        stop_words: _builtins.bool = ...,
+        extra_stop_words: _abc.Iterable[_builtins.str] | None = ...,
+        fold_accents: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_average_words", b"_average_words", "_b", b"_b", "_k1", b"_k1", "average_words", b"average_words", "b", b"b", "k1", b"k1"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_average_words", b"_average_words", "_b", b"_b", "_k1", b"_k1", "average_words", b"average_words", "b", b"b", "extra_stop_words", b"extra_stop_words", "fold_accents", b"fold_accents", "k1", b"k1", "language", b"language", "stem", b"stem", "stop_words", b"stop_words", "tokenizer", b"tokenizer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__average_words: _TypeAlias = _typing.Literal["average_words"]  # noqa: Y015
+    _WhichOneofArgType__average_words: _TypeAlias = _typing.Literal["_average_words", b"_average_words"]  # noqa: Y015
+    _WhichOneofReturnType__b: _TypeAlias = _typing.Literal["b"]  # noqa: Y015
+    _WhichOneofArgType__b: _TypeAlias = _typing.Literal["_b", b"_b"]  # noqa: Y015
+    _WhichOneofReturnType__k1: _TypeAlias = _typing.Literal["k1"]  # noqa: Y015
+    _WhichOneofArgType__k1: _TypeAlias = _typing.Literal["_k1", b"_k1"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__average_words) -> _WhichOneofReturnType__average_words | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__b) -> _WhichOneofReturnType__b | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__k1) -> _WhichOneofReturnType__k1 | None: ...
+
+Global___LexicalParameters: _TypeAlias = LexicalParameters  # noqa: Y015
 
 @_typing.final
 class PayloadIndex(_message.Message):
