@@ -55,7 +55,8 @@ class LexicalTokenizer(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LexicalParameters:
     """How the words of texts are indexed for BM25; Robertson and Zaragoza (2009), "The Probabilistic Relevance
-    Framework: BM25 and Beyond", name the constants."""
+    Framework: BM25 and Beyond", name the constants.
+    """
 
     k1: float = 1.5
     """How fast further occurrences of a word stop counting."""
