@@ -1,9 +1,10 @@
 """E5's rules for text: role prefixes, what is blank, what is too long. Texts in, rows of ids out."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 
-from encoder_server.splitting import Measured, Piece, Unsplittable, split
+from encoder_server.splitting import Measured, Piece, Unsplittable, split, split_sentences
 from serving.bundle import Manifest
 from serving.errors import InvalidRequest
 from serving.tokens import FrozenTokenizer, Tokens
@@ -48,14 +49,26 @@ def tokenize(tokenizer: FrozenTokenizer, texts: Sequence[str], *, prefix: str, t
     return rows
 
 
-def split_text(tokenizer: FrozenTokenizer, text: str, *, prefix: str, overlap_tokens: int, field: str) -> list[Piece]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Splitting:
+    """How texts are split."""
+
+    max_tokens: int
+    """Most tokens of a passage, prefix and special tokens included."""
+    overlap_tokens: int
+    """Most tokens that neighbours share."""
+    per_sentence: bool
+    """Whether every sentence is a passage of its own; neighbours share nothing then."""
+
+
+def split_text(tokenizer: FrozenTokenizer, text: str, *, prefix: str, how: Splitting, field: str) -> list[Piece]:
     """Split a text into passages that `tokenize` takes whole.
 
     Args:
         tokenizer: The bundle's.
         text: To be split.
         prefix: The role's.
-        overlap_tokens: Most tokens that neighbours share.
+        how: No limit over the tokenizer's.
         field: Names the text in errors.
 
     Raises:
@@ -72,7 +85,9 @@ def split_text(tokenizer: FrozenTokenizer, text: str, *, prefix: str, overlap_to
     if measure([text])[0].blank:
         raise InvalidRequest("TEXT_BLANK", "no visible character", field=field)
     try:
-        return split(text, measure, max_tokens=tokenizer.max_tokens, overlap_tokens=overlap_tokens)
+        if how.per_sentence:
+            return split_sentences(text, measure, max_tokens=how.max_tokens)
+        return split(text, measure, max_tokens=how.max_tokens, overlap_tokens=how.overlap_tokens)
     except Unsplittable as error:
-        message = f"one character is over the limit of {tokenizer.max_tokens} tokens"
+        message = f"one character is over the limit of {how.max_tokens} tokens"
         raise InvalidRequest("TEXT_TOO_LONG", message, field=field) from error

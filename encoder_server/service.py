@@ -8,7 +8,7 @@ import grpc
 from google.protobuf.wrappers_pb2 import BytesValue
 
 from encoder_server.cache import CountedCache, Encoded
-from encoder_server.model import Role, prefix_of, split_text, tokenize
+from encoder_server.model import Role, Splitting, prefix_of, split_text, tokenize
 from encoder_server.settings import EncoderSettings
 from encoder_server.splitting import Piece
 from retrieval.encoder.v1 import encoder_pb2 as pb
@@ -37,6 +37,8 @@ PRIORITIES = {
 }
 OVERLAP_SHARE = 8
 """Neighbouring passages share at most an eighth of the limit unless the caller says otherwise."""
+MIN_SPLIT_TOKENS = 16
+"""Least limit of a split; a prefix and special tokens take some of it."""
 # Enough that the device always has the next message's rows while one is computed and one is answered.
 MESSAGES_IN_FLIGHT = 4
 
@@ -94,13 +96,10 @@ class EncoderService(pb_grpc.EncoderServiceServicer):
         whole = list(request.texts)
         _check_texts(whole, self._settings)
         prefix = prefix_of(engine.model.bundle.manifest, _role(request.input_type))
-        limit = engine.model.max_tokens
-        overlap = request.overlap_tokens if request.HasField("overlap_tokens") else limit // OVERLAP_SHARE
-        if not 0 <= overlap <= limit // 2:
-            raise InvalidRequest("OUT_OF_RANGE", f"{overlap}, 0 to {limit // 2} is wanted", field="overlap_tokens")
+        how = _splitting(request, engine.model.max_tokens)
         split = []
         for index, text in enumerate(whole):
-            call = partial(split_text, text=text, prefix=prefix, overlap_tokens=overlap, field=f"texts[{index}]")
+            call = partial(split_text, text=text, prefix=prefix, how=how, field=f"texts[{index}]")
             split.append(await engine.tokenize(call, characters=len(text)))
         texts = [_split_text(text, pieces) for text, pieces in zip(whole, split, strict=True)]
         return pb.SplitResponse(texts=texts, model=self._reference)
@@ -216,6 +215,19 @@ def _role(value: pb.InputType.ValueType) -> Role:
             "INPUT_TYPE_REQUIRED", "INPUT_TYPE_QUERY or INPUT_TYPE_PASSAGE is required", field="input_type"
         )
     return ROLES[value]
+
+
+def _splitting(request: pb.SplitRequest, limit: int) -> Splitting:
+    """Read how texts are to be split; `limit` is the model's."""
+    if request.HasField("max_tokens"):
+        if not MIN_SPLIT_TOKENS <= request.max_tokens <= limit:
+            message = f"{request.max_tokens}, {MIN_SPLIT_TOKENS} to {limit} is wanted"
+            raise InvalidRequest("OUT_OF_RANGE", message, field="max_tokens")
+        limit = request.max_tokens
+    overlap = request.overlap_tokens if request.HasField("overlap_tokens") else limit // OVERLAP_SHARE
+    if not 0 <= overlap <= limit // 2:
+        raise InvalidRequest("OUT_OF_RANGE", f"{overlap}, 0 to {limit // 2} is wanted", field="overlap_tokens")
+    return Splitting(max_tokens=limit, overlap_tokens=overlap, per_sentence=request.per_sentence)
 
 
 def _check_texts(texts: Sequence[str], settings: EncoderSettings) -> None:

@@ -2,7 +2,8 @@
 
 A text is first cut into atoms, the smallest parts that passages are made of: its sentences, and where one is over the
 limit its lines, then its words, then stretches of characters. Neighbouring atoms then fill passages, and a passage
-begins again with the last atoms of the one before it.
+begins again with the last atoms of the one before it. Where every sentence is to be a passage, each is split as if it
+were the whole text.
 """
 
 import re
@@ -67,19 +68,46 @@ def split(text: str, measure: Measure, *, max_tokens: int, overlap_tokens: int) 
     whole, empty = measure([text, ""])
     if whole.token_count <= max_tokens:
         return [Piece(begin=0, end=len(text), token_count=whole.token_count)]
-    splitter = _Splitter(text, measure, max_tokens, empty.token_count)
+    splitter = _Splitter(text, measure, max_tokens, empty.token_count, (0, len(text)))
     return list(splitter.pieces(overlap_tokens))
 
 
-class _Splitter:
-    """One text on its way to passages."""
+def split_sentences(text: str, measure: Measure, *, max_tokens: int) -> list[Piece]:
+    """Split a text into its sentences, and one over the limit as `split` does, without overlap.
 
-    def __init__(self, text: str, measure: Measure, max_tokens: int, row_tokens: int) -> None:
+    What has no letter, as the number of a list's item, belongs to the sentence after it; at the end, to the one before.
+
+    Args:
+        text: With at least one visible character.
+        measure: Reads texts as the model will.
+        max_tokens: Most tokens of a passage's row.
+
+    Returns:
+        In order. Every visible character is in exactly one.
+
+    Raises:
+        Unsplittable: A character alone is over the limit.
+    """
+    spans = [_stripped(text, *span) for span in _sentences(text)]
+    empty, *rows = measure(["", *(text[slice(*span)] for span in spans)])
+    pieces: list[Piece] = []
+    for (begin, end), row in zip(spans, rows, strict=True):
+        if row.token_count > max_tokens:
+            pieces += _Splitter(text, measure, max_tokens, empty.token_count, (begin, end)).pieces(overlap_tokens=0)
+        elif not row.blank:
+            pieces.append(Piece(begin=begin, end=end, token_count=row.token_count))
+    return pieces
+
+
+class _Splitter:
+    """A span of a text on its way to passages."""
+
+    def __init__(self, text: str, measure: Measure, max_tokens: int, row_tokens: int, span: Span) -> None:
         self._text = text
         self._measure = measure
         self._max_tokens = max_tokens
         self._row_tokens = row_tokens
-        self._atoms = self._cut()
+        self._atoms = self._cut(span)
 
     def pieces(self, overlap_tokens: int) -> Iterator[Piece]:
         """Fill passages with atoms."""
@@ -89,9 +117,9 @@ class _Splitter:
             if piece is not None:
                 yield piece
 
-    def _cut(self) -> list[tuple[Span, int]]:
-        """Cut the text into atoms that fit, each with the tokens that it adds to a row."""
-        spans: list[Span] = [(0, len(self._text))]
+    def _cut(self, span: Span) -> list[tuple[Span, int]]:
+        """Cut the span into atoms that fit, each with the tokens that it adds to a row."""
+        spans = [span]
         for ends in (SENTENCE_END, LINE_END, WORD_END):
             spans = [part for span, cost in self._costs(spans) for part in self._parts(span, cost, ends)]
         return self._stretches(spans)
@@ -100,12 +128,7 @@ class _Splitter:
         if self._row_tokens + cost <= self._max_tokens:
             yield span
             return
-        begin = span[0]
-        for match in ends.finditer(self._text, *span):
-            if match.end() < span[1] and not _goes_on(self._text, match):
-                yield begin, match.end()
-                begin = match.end()
-        yield begin, span[1]
+        yield from _divided(self._text, span, ends)
 
     def _stretches(self, spans: Sequence[Span]) -> list[tuple[Span, int]]:
         """Halve what no word boundary can make fit."""
@@ -161,6 +184,29 @@ class _Splitter:
             room -= self._atoms[end][1]
             end += 1
         return end
+
+
+def _sentences(text: str) -> list[Span]:
+    """Return the sentences of a text, which together are all of it."""
+    sentences: list[Span] = []
+    begin = 0
+    for span in _divided(text, (0, len(text)), SENTENCE_END):
+        if any(map(str.isalpha, text[slice(*span)])):
+            sentences.append((begin, span[1]))
+            begin = span[1]
+    if begin < len(text):
+        begin = sentences.pop()[0] if sentences else 0
+        sentences.append((begin, len(text)))
+    return sentences
+
+
+def _divided(text: str, span: Span, ends: re.Pattern[str]) -> Iterator[Span]:
+    begin = span[0]
+    for match in ends.finditer(text, *span):
+        if match.end() < span[1] and not _goes_on(text, match):
+            yield begin, match.end()
+            begin = match.end()
+    yield begin, span[1]
 
 
 def _goes_on(text: str, match: re.Match[str]) -> bool:

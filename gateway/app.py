@@ -13,13 +13,16 @@ from gateway.budget import StageCaps
 from gateway.guard import Guards
 from gateway.indexing import Indexer
 from gateway.pipeline import Pipeline
-from gateway.ports import Encoder, Reranker, VectorStore
+from gateway.ports import Encoder, Reranker, VectorStore, Writer
+from gateway.retrieval import FirstStage
 from gateway.scoped_store import ScopedStore
 from gateway.scopes import authorize, scopes_of
 from gateway.settings import GatewaySettings
+from gateway.synonyms import SynonymBook
 from retrieval.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from serving.auth import Access
 from serving.errors import Misconfigured
+from serving.keyed import watch_key
 from serving.metrics import ServerMetrics
 from serving.process import Fatal
 from serving.server import RunningServer, open_server
@@ -52,6 +55,7 @@ async def open_app(settings: GatewaySettings, on_fatal: Fatal = lambda _: None) 
             encoder_client.EncoderClient(encoder, guards.guard(encoder_client.PEER)),
             reranker_client.RerankerClient(reranker, guards.guard(reranker_client.PEER)),
             store,
+            await _open_writer(settings, stack),
             settings,
             metrics,
         )
@@ -77,16 +81,43 @@ async def _open_store(settings: GatewaySettings, stack: AsyncExitStack) -> Vecto
     return await stack.enter_async_context(await EdgeStore.open(settings.store_path))
 
 
+async def _open_writer(settings: GatewaySettings, stack: AsyncExitStack) -> Writer | None:
+    """Open the writer of hypothetical passages, where the settings name one."""
+    if settings.writer_url is None:
+        return None
+    from gateway.writer import ChatWriter  # noqa: PLC0415 - few have one, and it takes 0.1 s
+
+    file = settings.writer_api_key_file
+    return await stack.enter_async_context(
+        ChatWriter(
+            settings.writer_url,
+            settings.writer_model,
+            passage_count=settings.writer_passage_count,
+            max_tokens=settings.writer_max_tokens,
+            key=None if file is None else watch_key(file).current,
+        )
+    )
+
+
 def _services(
-    encoder: Encoder, reranker: Reranker, store: VectorStore, settings: GatewaySettings, metrics: ServerMetrics
+    encoder: Encoder,
+    reranker: Reranker,
+    store: VectorStore,
+    writer: Writer | None,
+    settings: GatewaySettings,
+    metrics: ServerMetrics,
 ) -> dict[str, Callable[[grpc.aio.Server], None]]:
     """Make full service name -> what adds it to a server."""
     shortfalls = Counter("gateway_shortfalls", "Searches not wholly reranked.", ["reason"], registry=metrics.registry)
     pipeline = Pipeline(
-        encoder=encoder,
-        store=store,
+        first=FirstStage(
+            encoder=encoder,
+            store=store,
+            caps=_caps(settings),
+            writer=writer,
+            synonyms=SynonymBook(settings.synonyms_path).of,
+        ),
         reranker=reranker,
-        caps=_caps(settings),
         on_shortfall=lambda reason: shortfalls.labels(reason).inc(),
     )
     search = service.GatewayService(pipeline, settings, metrics)
@@ -104,6 +135,7 @@ def _caps(settings: GatewaySettings) -> StageCaps:
         encode=settings.encode_cap_s,
         search=settings.search_cap_s,
         rerank=settings.rerank_cap_s,
+        write=settings.writer_cap_s,
         margin=settings.answer_margin_s,
         search_share=settings.search_share,
         rerank_share=settings.rerank_share,

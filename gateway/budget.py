@@ -10,18 +10,22 @@ class StageCaps:
     encode: float
     search: float
     rerank: float
+    write: float = 2.0
     margin: float = 0.0
     """Seconds that every stage leaves for the answer."""
     search_share: float = 0.0
     """Part of a search's time that encoding leaves to the vector search."""
     rerank_share: float = 0.0
     """Part of a search's time that the first stage leaves to the reranker where there is no answer without it."""
+    write_share: float = 0.5
+    """Most of a search's time that writing hypothetical passages may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reserves:
     """How many seconds before the end of a search's time a stage has to be done."""
 
+    write: float
     encode: float
     search: float
     rerank: float
@@ -40,4 +44,6 @@ def reserves(left_s: float, caps: StageCaps, *, rerank_required: bool) -> Reserv
     """
     usable = max(0.0, left_s - caps.margin)
     search = caps.margin + (usable * caps.rerank_share if rerank_required else 0.0)
-    return Reserves(encode=search + usable * caps.search_share, search=search, rerank=caps.margin)
+    encode = search + usable * caps.search_share
+    write = max(encode, caps.margin + usable * (1 - caps.write_share))
+    return Reserves(write=write, encode=encode, search=search, rerank=caps.margin)

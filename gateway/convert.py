@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from gateway.convert_filters import filter_of
+from gateway.convert_retrieval import diversity_of, rank_messages, report_messages, retrieval_of
 from gateway.convert_values import (
     check_range,
+    check_text,
     collection_name,
     id_message,
     id_of,
@@ -14,19 +16,18 @@ from gateway.convert_values import (
     struct_of,
 )
 from gateway.indexing import Overlong
-from gateway.pipeline import Hit, RerankMode, Result, SearchQuery
+from gateway.pipeline import Hit, Result
 from gateway.ports import Document, DocumentId, Part
+from gateway.search_query import RerankMode, SearchQuery
 from gateway.timings import SearchTime, StageTime
 from retrieval.gateway.v1 import gateway_pb2 as pb
 from serving.batching import Priority
 from serving.errors import InvalidRequest
-from serving.limits import require_size
 from serving.timing import to_duration
 
 DEFAULT_POOL_SIZE = 20
 MAX_POOL_SIZE = 200
 DEFAULT_TOP_K = 5
-MAX_TEXT_BYTES = 65_536
 MAX_DOCUMENTS = 256
 MAX_PAYLOAD_FIELDS = 256
 
@@ -71,6 +72,9 @@ def search_of(request: pb.SearchRequest) -> SearchQuery:
         raise InvalidRequest("ENUM_UNKNOWN", f"no such value: {request.rerank}", field="rerank")
     if request.priority not in PRIORITIES:
         raise InvalidRequest("ENUM_UNKNOWN", f"no such value: {request.priority}", field="priority")
+    for flag in ("return_parent", "rerank_parent"):
+        if getattr(request, flag) and not request.fold_to_parent:
+            raise InvalidRequest("FOLD_REQUIRED", "only with fold_to_parent", field=flag)
     return SearchQuery(
         query=request.query,
         collection=collection_name(request.collection),
@@ -80,7 +84,11 @@ def search_of(request: pb.SearchRequest) -> SearchQuery:
         rerank=RERANK_MODES[request.rerank],
         payload_fields=tuple(request.payload_fields),
         priority=PRIORITIES[request.priority],
+        retrieval=retrieval_of(request.retrieval, pool_size),
+        diversity=diversity_of(request.diversity),
         fold_to_parent=request.fold_to_parent,
+        return_parent=request.return_parent,
+        rerank_parent=request.rerank_parent,
     )
 
 
@@ -104,13 +112,6 @@ def overlong_of(message: pb.UpsertDocumentsRequest) -> Overlong:
     if message.overlong == pb.OVERLONG_UNSPECIFIED and message.truncate:
         return Overlong.TRUNCATE
     return OVERLONGS[message.overlong]
-
-
-def check_text(text: str, field: str) -> None:
-    """Check what can be checked of a text without its tokens; whether it is blank is the encoder's to say."""
-    require_size(text, MAX_TEXT_BYTES, field=field)
-    if not text.strip():
-        raise InvalidRequest("TEXT_BLANK", "no visible character", field=field)
 
 
 def _document_of(message: pb.Document, field: str) -> Document:
@@ -137,28 +138,30 @@ def response_of(result: Result, request: pb.SearchRequest, *, store: str) -> pb.
         hits=[_hit(hit, with_text=with_text) for hit in result.hits],
         pool=[_hit(hit, with_text=with_text) for hit in result.pool] if request.include_pool else (),
         provenance=pb.Provenance(
-            encoder=model_message(result.encoder),
+            encoder=model_message(result.encoder) if result.encoder else None,
             reranker=model_message(result.reranker) if result.reranker else None,
             collection=request.collection,
             store=store,
+            lists=report_messages(result.lists),
+            written_passage_count=result.written_count,
         ),
     )
-    if result.shortfall or result.text_missing_count:
+    if result.shortfall or result.text_missing_count or result.write_skipped_reason:
         response.degradation.CopyFrom(_degradation(result))
     return response
 
 
 def _degradation(result: Result) -> pb.Degradation:
-    if not result.shortfall:
-        return pb.Degradation(text_missing_count=result.text_missing_count)
-    return pb.Degradation(
-        rerank_skipped_reason=result.skipped_reason,
-        text_missing_count=result.text_missing_count,
-        stage="rerank",
-        reason=result.shortfall,
-        reranked_count=result.reranked_count,
-        pool_count=len(result.pool),
+    degradation = pb.Degradation(
+        text_missing_count=result.text_missing_count, write_skipped_reason=result.write_skipped_reason
     )
+    if result.shortfall:
+        degradation.rerank_skipped_reason = result.skipped_reason
+        degradation.stage = "rerank"
+        degradation.reason = result.shortfall
+        degradation.reranked_count = result.reranked_count
+        degradation.pool_count = len(result.pool)
+    return degradation
 
 
 def hit_bytes(hit: Hit, *, with_text: bool) -> int:
@@ -191,6 +194,7 @@ def _hit(hit: Hit, *, with_text: bool) -> pb.Hit:
         text_missing=hit.text_missing,
         text=candidate.text if with_text else None,
         payload=struct_of(candidate.payload) if candidate.payload else None,
+        lists=rank_messages(hit.lists),
         **_part_fields(candidate.part),
     )
 
@@ -210,6 +214,7 @@ def timings_message(time: SearchTime) -> pb.Timings:
         search=_stage(time.search),
         rerank=_stage(time.rerank),
         other=to_duration(time.other),
+        write=_stage(time.write),
     )
 
 

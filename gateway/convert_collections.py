@@ -6,8 +6,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from gateway.convert import MAX_TEXT_BYTES, document_message
-from gateway.convert_values import check_range, id_of, model_message, payload_key, payload_of
+from gateway.convert import document_message
+from gateway.convert_values import MAX_TEXT_BYTES, check_range, id_of, model_message, payload_key, payload_of
 from gateway.parameters import (
     DEFAULT_PARAMETERS,
     CollectionParameters,

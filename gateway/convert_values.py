@@ -13,7 +13,9 @@ from gateway.ids import parse_text
 from gateway.ports import DocumentId, Model, Payload
 from retrieval.gateway.v1 import gateway_pb2 as pb
 from serving.errors import InvalidRequest
+from serving.limits import require_size
 
+MAX_TEXT_BYTES = 65_536
 MAX_PAYLOAD_BYTES = 65_536
 MAX_IDS = 1_000
 MAX_KEY_CHARACTERS = 512
@@ -28,6 +30,13 @@ def collection_name(name: str, field: str = "collection") -> str:
     if not COLLECTION_NAME.fullmatch(name):
         raise InvalidRequest("COLLECTION_NAME", "1 to 128 of a-z A-Z 0-9 . _ - are wanted", field=field)
     return name
+
+
+def check_text(text: str, field: str) -> None:
+    """Check what can be checked of a text without its tokens; whether it is blank is the encoder's to say."""
+    require_size(text, MAX_TEXT_BYTES, field=field)
+    if not text.strip():
+        raise InvalidRequest("TEXT_BLANK", "no visible character", field=field)
 
 
 def ids_of(messages: Sequence[pb.DocumentId], field: str = "ids") -> list[DocumentId]:

@@ -1,61 +1,22 @@
 """encode -> search -> rerank over ports, under one deadline. Knows no transport and no engine."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 
-from gateway.budget import StageCaps, reserves
+from gateway.budget import reserves
+from gateway.fusion import ListRank
 from gateway.ids import sort_key
-from gateway.ports import (
-    Candidate,
-    DocumentId,
-    Encoded,
-    Encoder,
-    Filter,
-    Found,
-    Model,
-    Reranked,
-    Reranker,
-    Scored,
-    ServerTime,
-    VectorStore,
-)
+from gateway.ports import Candidate, Model, Reranked, Reranker, Scored
 from gateway.rerank_cost import Offer, RerankCost
+from gateway.retrieval import FirstStage, ListReport, Pool
+from gateway.search_query import RerankMode, SearchQuery
+from gateway.stage import stage
 from gateway.timings import SearchTimer
-from serving.batching import Priority
 from serving.deadline import Deadline
 from serving.errors import DeadlineSpent, InvalidRequest, NotReady, Overloaded, ServiceError, Unavailable
 
-MAX_PARTS_PER_DOCUMENT = 16
-"""How many times the pool's size is read at most to fill a pool that is folded."""
-FOLD_STEP = 4
 TIME_SHORT = "TIME_SHORT"
 """Why only the top of a pool was reranked."""
-
-
-class RerankMode(Enum):
-    """What the reranker is for."""
-
-    REQUIRED = "required"
-    BEST_EFFORT = "best_effort"
-    OFF = "off"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchQuery:
-    """One validated search."""
-
-    query: str
-    collection: str
-    pool_size: int
-    top_k: int
-    filter: Filter | None = None
-    rerank: RerankMode = RerankMode.REQUIRED
-    payload_fields: Sequence[str] = ()
-    priority: Priority = Priority.INTERACTIVE
-    fold_to_parent: bool = False
-    """Whether the parts of a document count as one in `pool_size`, the best of them standing for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +29,10 @@ class Hit:
     scored: Scored | None = None
     text_missing: bool = False
     """Whether it has no text that could be scored."""
+    passage: str | None = None
+    """What the reranker reads."""
+    lists: Sequence[ListRank] = ()
+    """Where each list of the first stage had it; empty where there was one list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +43,15 @@ class Result:
     """The best `top_k`."""
     pool: Sequence[Hit]
     """All candidates in retrieval order."""
-    encoder: Model
+    encoder: Model | None
+    """None where nothing was encoded."""
     reranker: Model | None = None
+    lists: Sequence[ListReport] = ()
+    """The lists that filled the pool."""
+    written_count: int = 0
+    """Hypothetical passages that were written."""
+    write_skipped_reason: str = ""
+    """Why none was although it was asked for."""
     shortfall: str = ""
     """Why not all of the pool was reranked although it was asked for; empty where it was."""
     text_missing_count: int = 0
@@ -99,10 +71,8 @@ class Result:
 class Pipeline:
     """The two stages, over their ports."""
 
-    encoder: Encoder
-    store: VectorStore
+    first: FirstStage
     reranker: Reranker
-    caps: StageCaps
     cost: RerankCost = field(default_factory=RerankCost)
     on_shortfall: Callable[[str], None] = lambda _: None
     """Told why a pool was not wholly reranked."""
@@ -113,42 +83,19 @@ class Pipeline:
         Raises:
             ServiceError: With the stage in its metadata.
         """
-        kept = reserves(deadline.remaining(), self.caps, rerank_required=search.rerank is RerankMode.REQUIRED)
-        with _stage("encode", timer):
-            until = _before(deadline, kept.encode).within(self.caps.encode)
-            encoded = await self.encoder.encode_query(search.query, priority=search.priority, deadline=until)
-            timer.server_said(encoded.time)
-        with _stage("search", timer):
-            until = _before(deadline, kept.search).within(self.caps.search)
-            found = await self._search(search, encoded, until)
-            timer.server_said(found.time)
-        pool = _pool(found)
+        required = search.rerank is RerankMode.REQUIRED
+        kept = reserves(deadline.remaining(), self.first.caps, rerank_required=required)
+        filled = await self.first.fill(search, kept, deadline, timer)
+        pool = _hits(filled)
         return Result(
             hits=pool[: search.top_k],
             pool=pool,
-            encoder=encoded.model,
+            encoder=filled.encoder,
+            lists=filled.lists,
+            written_count=filled.written_count,
+            write_skipped_reason=filled.write_skipped_reason,
             text_missing_count=sum(hit.text_missing for hit in pool),
         )
-
-    async def _search(self, search: SearchQuery, encoded: Encoded, deadline: Deadline) -> Found:
-        """Return the pool; where it is to be folded, read on until it is full or there is nothing left to read."""
-        size, time = search.pool_size, ServerTime()
-        while True:
-            found = await self.store.search(
-                search.collection,
-                encoded.vectors[0],
-                encoder=encoded.model,
-                pool_size=size,
-                filter=search.filter,
-                payload_fields=search.payload_fields,
-                deadline=deadline,
-            )
-            time = time.plus(found.time)
-            pool = folded(found.candidates) if search.fold_to_parent else found.candidates
-            all_read = len(found.candidates) < size or size >= search.pool_size * MAX_PARTS_PER_DOCUMENT
-            if len(pool) >= search.pool_size or all_read:
-                return Found(candidates=pool[: search.pool_size], time=time)
-            size *= FOLD_STEP
 
     async def rerank(self, search: SearchQuery, retrieved: Result, deadline: Deadline, timer: SearchTimer) -> Result:
         """Run the second stage on what the first found.
@@ -162,10 +109,10 @@ class Pipeline:
         scorable = [hit for hit in retrieved.pool if not hit.text_missing]
         if search.rerank is RerankMode.OFF or not scorable:
             return retrieved
-        deadline = _before(deadline, self.caps.margin).within(self.caps.rerank)
+        deadline = deadline.before(self.first.caps.margin).within(self.first.caps.rerank)
         sent: Sequence[Hit] = scorable[: self._affordable(search, scorable, deadline)]
         try:
-            with _stage("rerank", timer):
+            with stage("rerank", timer):
                 sent, reranked = await self._score(search, sent, deadline)
                 timer.server_said(reranked.time)
         except ServiceError as error:
@@ -196,7 +143,7 @@ class Pipeline:
         try:
             return sent, await self._ask(_offer(search, sent), deadline)
         except Overloaded as refused:
-            behind = _before(deadline, self.cost.beyond(_offer(search, sent), refused.retry_after_s))
+            behind = deadline.before(self.cost.beyond(_offer(search, sent), refused.retry_after_s))
             fewer = () if behind.spent() else sent[: self._affordable(search, sent, behind)]
             if len(fewer) in (0, len(sent)):
                 raise
@@ -216,27 +163,21 @@ class Pipeline:
         return reranked
 
 
-def folded(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-    """Keep of every split document the first part only; whole documents stay."""
-    first: dict[DocumentId, Candidate] = {}
-    for candidate in candidates:
-        first.setdefault(candidate.part.parent if candidate.part else candidate.id, candidate)
-    return list(first.values())
-
-
-def _before(deadline: Deadline, reserve_s: float) -> Deadline:
-    return Deadline(deadline.at - reserve_s)
-
-
 def _offer(search: SearchQuery, hits: Sequence[Hit]) -> Offer:
-    passages = [hit.candidate.text or "" for hit in hits]
+    passages = [hit.passage or "" for hit in hits]
     return Offer(query=search.query, passages=passages, priority=search.priority)
 
 
-def _pool(found: Found) -> list[Hit]:
+def _hits(pool: Pool) -> list[Hit]:
     return [
-        Hit(candidate=candidate, retrieval_rank=rank, text_missing=candidate.text is None)
-        for rank, candidate in enumerate(found.candidates, 1)
+        Hit(
+            candidate=one.candidate,
+            retrieval_rank=rank,
+            text_missing=one.passage is None,
+            passage=one.passage,
+            lists=one.lists,
+        )
+        for rank, one in enumerate(pool.candidates, 1)
     ]
 
 
@@ -250,9 +191,8 @@ def _with_scores(search: SearchQuery, retrieved: Result, sent: Sequence[Hit], re
     )
     ranks = {hit.retrieval_rank: rank for rank, hit in enumerate(best, 1)}
     pool = [
-        Hit(
-            candidate=hit.candidate,
-            retrieval_rank=hit.retrieval_rank,
+        replace(
+            hit,
             rerank_rank=ranks.get(hit.retrieval_rank),
             scored=scored.get(hit.retrieval_rank),
             text_missing=hit.text_missing or hit.retrieval_rank in blank,
@@ -260,10 +200,10 @@ def _with_scores(search: SearchQuery, retrieved: Result, sent: Sequence[Hit], re
         for hit in retrieved.pool
     ]
     ordered = sorted(pool, key=lambda hit: (hit.rerank_rank is None, hit.rerank_rank or hit.retrieval_rank))
-    return Result(
+    return replace(
+        retrieved,
         hits=ordered[: search.top_k],
         pool=pool,
-        encoder=retrieved.encoder,
         reranker=reranked.model,
         text_missing_count=sum(hit.text_missing for hit in pool),
     )
@@ -277,16 +217,3 @@ def _shortfall(error: ServiceError) -> str:
     if isinstance(error, (Unavailable, NotReady)):
         return "RERANKER_UNAVAILABLE"
     return "RERANKER_FAILED"
-
-
-@contextmanager
-def _stage(name: str, timer: SearchTimer) -> Iterator[None]:
-    """Measure a stage and put its name on whatever goes wrong in it."""
-    with timer.stage(name):
-        try:
-            yield
-        except ServiceError as error:
-            error.metadata["stage"] = name
-            if isinstance(error, (DeadlineSpent, Unavailable, NotReady, Overloaded)):
-                error.message = f"{name}: {error.message}"
-            raise

@@ -309,6 +309,13 @@ class Reranker(Protocol):
         """Score every passage; pairs over the limit are cut longest first and reported."""
 
 
+class Writer(Protocol):
+    """Queries to passages that an answer might look like."""
+
+    async def write(self, query: str, *, deadline: Deadline) -> Sequence[str]:
+        """Return such passages, at least one, none blank."""
+
+
 class VectorStore(Protocol):
     """Collections of documents with one vector each; every method may be called concurrently.
 

@@ -7,7 +7,8 @@ from typing import Any, TypeAlias
 import grpc
 
 from gateway.convert import hit_bytes, response_of, search_of, timings_message, wants_text
-from gateway.pipeline import Pipeline, RerankMode, Result, SearchQuery
+from gateway.pipeline import Pipeline, Result
+from gateway.search_query import RerankMode, SearchQuery
 from gateway.settings import GatewaySettings
 from gateway.timings import SearchTimer
 from retrieval.gateway.v1 import gateway_pb2 as pb
@@ -65,7 +66,7 @@ class GatewayService(pb_grpc.GatewayServiceServicer):
             yield pb.SearchStreamResponse(final=last)
 
     def _response(self, request: pb.SearchRequest, result: Result) -> pb.SearchResponse:
-        return response_of(result, request, store=self._pipeline.store.name)
+        return response_of(result, request, store=self._pipeline.first.store.name)
 
     def _check_size(self, request: pb.SearchRequest, search: SearchQuery, retrieved: Result) -> None:
         """Refuse, before the expensive stage, an answer that the caller's client might not accept."""

@@ -1,9 +1,9 @@
 """What the gateway can be told: `TWOSTAGE_GATEWAY_PORT` and so on."""
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from serving.settings import CLIENT_MESSAGE_BYTES, ServerSettings
@@ -47,6 +47,21 @@ class GatewaySettings(ServerSettings):
     """API key of the Qdrant server."""
     qdrant_api_key_file: Path | None = None
     """File with that key, which then wins over `qdrant_api_key`; blanks around it do not count."""
+    synonyms_path: Path | None = None
+    """Directory of synonyms, `<collection>.yaml` each, see docs/retrieval.md. Read again when they change."""
+    writer_url: str | None = None
+    """API that speaks OpenAI's chat completions, for example https://host/v1: writes hypothetical passages for searches
+    that ask for them. It is sent their queries."""
+    writer_model: str = ""
+    """What it is to write with; required with `writer_url`."""
+    writer_api_key_file: Path | None = None
+    """File with the API key for it; blanks around it do not count. Read again when it changes."""
+    writer_passage_count: int = Field(1, ge=1, le=8)
+    """Passages per query."""
+    writer_max_tokens: int = Field(200, ge=16, le=4_096)
+    """Most tokens of a passage, as it counts them."""
+    writer_cap_s: float = Field(2.0, gt=0)
+    """Most time for writing; at most half of a search's time is taken."""
     encode_cap_s: float = Field(5.0, gt=0)
     """Most time for encoding a query."""
     search_cap_s: float = Field(5.0, gt=0)
@@ -69,3 +84,11 @@ class GatewaySettings(ServerSettings):
     """Budget of one message of documents whose caller set no deadline."""
     max_answer_bytes: int = Field(CLIENT_MESSAGE_BYTES - 256 * 1024, ge=64 * 1024)
     """Most bytes of text and payload in one answer: what every gRPC client accepts, less a margin for the rest."""
+
+    @model_validator(mode="after")
+    def _writer_is_whole(self) -> Self:
+        if self.writer_url is not None and not (
+            self.writer_model and self.writer_url.startswith(("http://", "https://"))
+        ):
+            raise ValueError("writer_url begins with http:// or https:// and needs writer_model")
+        return self

@@ -1,8 +1,8 @@
 """Where the time of one search went: measured here, told the same in message, trailing metadata and metrics.
 
 All numbers are nanoseconds on the monotonic clock, in whole microseconds, so that trailing metadata loses nothing. Two
-sums hold exactly, by construction: the parts of a stage are its total, and dense + rerank + other is the total of the
-search.
+sums hold exactly, by construction: the parts of a stage are its total, and write + dense + rerank + other is the total
+of the search.
 """
 
 import time
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from gateway.ports import ServerTime
 
 MICROSECOND = 1_000
-STAGES = ("encode", "search", "rerank")
+STAGES = ("write", "encode", "search", "rerank")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +59,7 @@ class SearchTime:
     encode: StageTime
     search: StageTime
     rerank: StageTime
+    write: StageTime = StageTime()
 
     @property
     def dense(self) -> int:
@@ -68,11 +69,12 @@ class SearchTime:
     @property
     def other(self) -> int:
         """The gateway's own work."""
-        return self.total - self.dense - self.rerank.total
+        return self.total - self.write.total - self.dense - self.rerank.total
 
     def stages(self) -> Mapping[str, StageTime]:
-        """The three stages by name."""
-        return {"encode": self.encode, "search": self.search, "rerank": self.rerank}
+        """The stages by name; writing, which few searches do, only where it was done."""
+        written = {"write": self.write} if self.write.total else {}
+        return {**written, "encode": self.encode, "search": self.search, "rerank": self.rerank}
 
     def spans(self) -> Mapping[tuple[str, str], int]:
         """Every number by (stage, part); the sums are under the stages "all" and "dense"."""
@@ -112,9 +114,8 @@ class SearchTimer:
         """Return the time so far, or up to the stop."""
         if self._stopped is not None:
             return self._stopped
-        encode, search, rerank = (self._stages[name] for name in STAGES)
         total = _whole(time.monotonic_ns() - self._begun)
-        return SearchTime(total=total, encode=encode, search=search, rerank=rerank)
+        return SearchTime(total=total, **self._stages)
 
     def stop(self) -> SearchTime:
         """Return the time up to the first stop: what message, trailing metadata and metrics all tell."""

@@ -30,6 +30,10 @@ class Deadline:
         """Return this deadline or the one so many seconds ahead, whichever is earlier."""
         return min(self, type(self).after(seconds))
 
+    def before(self, seconds: float) -> Self:
+        """Return the instant that lies so many seconds before this one."""
+        return type(self)(self.at - seconds)
+
     def require(self, stage: str) -> float:
         """Return the seconds left for a stage.
 

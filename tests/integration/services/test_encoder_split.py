@@ -19,6 +19,8 @@ TEXTS = [
     "größe" * 300,
 ]
 
+EIGHTHS: list[Any] = [{}, {"overlap_tokens": 4}]
+
 
 @pytest.fixture
 async def encoder(tiny_encoder: Bundle) -> Any:
@@ -56,6 +58,41 @@ async def test_the_overlap_is_an_eighth_of_the_limit_unless_said_otherwise(encod
     assert bytes_of[0] <= len(text) < bytes_of[None] < bytes_of[32]
 
 
+@pytest.mark.parametrize("per_sentence", [False, True])
+async def test_a_smaller_limit_is_kept_token_for_token(encoder: EncoderRig, per_sentence: bool) -> None:
+    """Passages of at most 24 of the model's 64 tokens, prefix and special tokens included, hold all of the text."""
+    request = pb.SplitRequest(
+        texts=TEXTS, input_type=PASSAGE, max_tokens=24, overlap_tokens=0, per_sentence=per_sentence
+    )
+    response = await encoder.stub.Split(request)
+    for text, split in zip(TEXTS, response.texts, strict=True):
+        passages = cut(text, split)
+        told = [passage.token_count for passage in split.passages]
+        assert max(told) <= 24
+        assert "".join("".join(passages).split()) == "".join(text.split())
+        for begin in range(0, len(passages), 256):
+            encoded = await encoder.encode(*passages[begin : begin + 256])
+            assert [one.token_count for one in encoded.embeddings] == told[begin : begin + 256]
+
+
+async def test_the_overlap_is_measured_by_the_limit_that_was_set(encoder: EncoderRig) -> None:
+    """Half of the model's own limit is too much for a smaller one, and its eighth is the default."""
+    text = "What is tea? " * 60
+    too_much = pb.SplitRequest(texts=[text], input_type=PASSAGE, max_tokens=32, overlap_tokens=17)
+    assert (await failure(encoder.stub.Split(too_much))).info["field"] == "overlap_tokens"
+    told = [pb.SplitRequest(texts=[text], input_type=PASSAGE, max_tokens=32, **more) for more in EIGHTHS]
+    unset, eighth = [(await encoder.stub.Split(request)).texts for request in told]
+    assert unset == eighth
+
+
+async def test_every_sentence_is_a_passage_also_of_a_short_text(encoder: EncoderRig) -> None:
+    """A text within the limit is split into its sentences, which share nothing whatever overlap was asked for."""
+    text = "What is tea? A river. What is panda?"
+    request = pb.SplitRequest(texts=[text], input_type=PASSAGE, per_sentence=True, overlap_tokens=32)
+    (split,) = (await encoder.stub.Split(request)).texts
+    assert cut(text, split) == ["What is tea?", "A river.", "What is panda?"]
+
+
 @pytest.mark.parametrize(
     ("fields", "reason", "field"),
     [
@@ -64,6 +101,9 @@ async def test_the_overlap_is_an_eighth_of_the_limit_unless_said_otherwise(encod
         ({"input_type": 0}, "INPUT_TYPE_REQUIRED", "input_type"),
         ({"overlap_tokens": -1}, "OUT_OF_RANGE", "overlap_tokens"),
         ({"overlap_tokens": 33}, "OUT_OF_RANGE", "overlap_tokens"),
+        ({"max_tokens": 15}, "OUT_OF_RANGE", "max_tokens"),
+        ({"max_tokens": 65}, "OUT_OF_RANGE", "max_tokens"),
+        ({"max_tokens": 0}, "OUT_OF_RANGE", "max_tokens"),
         ({"texts": ["x" * 65_537]}, "TEXT_TOO_LARGE", "texts[0]"),
         ({"texts": ["x"] * 257}, "TOO_MANY_TEXTS", "texts"),
     ],

@@ -16,6 +16,7 @@ from gateway.breaker import BreakerPolicy
 from gateway.budget import StageCaps
 from gateway.channels import open_channel
 from gateway.pipeline import Pipeline
+from gateway.retrieval import FirstStage
 from gateway.settings import GatewaySettings
 from retrieval.gateway.v1 import gateway_pb2 as pb
 from retrieval.gateway.v1.gateway_pb2_grpc import GatewayServiceStub, add_GatewayServiceServicer_to_server
@@ -145,10 +146,12 @@ async def slow_reranker(count: int) -> AsyncIterator[tuple[GatewayServiceStub, F
         port = await stack.enter_async_context(serve(reranker))
         channel = await stack.enter_async_context(open_channel(f"127.0.0.1:{port}", reranker_client.SERVICE))
         pipeline = Pipeline(
-            encoder=EncoderPort(),  # type: ignore[arg-type]
-            store=PoolStore(*[(number, "alpha") for number in range(1, count + 1)]),  # type: ignore[arg-type]
+            first=FirstStage(
+                encoder=EncoderPort(),  # type: ignore[arg-type]
+                store=PoolStore(*[(number, "alpha") for number in range(1, count + 1)]),  # type: ignore[arg-type]
+                caps=StageCaps(encode=999, search=999, rerank=999),
+            ),
             reranker=reranker_client.RerankerClient(channel),
-            caps=StageCaps(encode=999, search=999, rerank=999),
             cost=learned(),
         )
         searches = service.GatewayService(pipeline, settings, metrics)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from encoder_server.splitting import Measured, Piece, Unsplittable, split
+from encoder_server.splitting import Measured, Piece, Unsplittable, split, split_sentences
 
 LIMIT = 20
 ROW = 3
@@ -55,6 +55,49 @@ def test_no_text_is_lost_and_no_passage_is_over_the_limit(text: str, overlap: in
     assert all(before.end < after.end for before, after in pairwise(pieces))
     covered = {index for piece in pieces for index in range(piece.begin, piece.end)}
     assert not "".join(text[index] for index in range(len(text)) if index not in covered).strip()
+
+
+@given(text=TEXTS, limit=st.integers(8, LIMIT), measure=st.sampled_from([by_words, by_runs]))
+def test_every_visible_character_is_in_one_sentence(text: str, limit: int, measure: object) -> None:
+    """Sentences keep order, fit, begin and end with something visible, share nothing, and leave white space out only."""
+    pieces = split_sentences(text, measure, max_tokens=limit)  # type: ignore[arg-type]
+    rows = measure(cut(text, pieces))  # type: ignore[operator]
+    assert [row.token_count for row in rows] == [piece.token_count for piece in pieces]
+    assert all(row.token_count <= limit and not row.blank for row in rows)
+    assert all(before.end <= after.begin for before, after in pairwise(pieces))
+    assert all(passage == passage.strip() for passage in cut(text, pieces))
+    assert "".join("".join(cut(text, pieces)).split()) == "".join(text.split())
+
+
+@given(count=st.integers(1, 60))
+def test_every_sentence_is_a_passage(count: int) -> None:
+    """Sentences that fit are passages as they are, also where the whole text is within the limit."""
+    parts = sentences(count)
+    text = " ".join(parts)
+    assert cut(text, split_sentences(text, by_words, max_tokens=LIMIT)) == parts
+
+
+def test_a_sentence_over_the_limit_is_cut_between_words_and_its_neighbours_are_not_touched() -> None:
+    """Only the long one is in several passages, none of which has a word of a neighbour."""
+    text = f"First one. {'Word ' * 30}end. Last one."
+    passages = cut(text, split_sentences(text, by_words, max_tokens=LIMIT))
+    assert [len(passage.split()) for passage in passages] == [2, 17, 14, 2]
+    assert (passages[0], passages[-1]) == ("First one.", "Last one.")
+
+
+@pytest.mark.parametrize(
+    ("text", "passages"),
+    [
+        ("1. Open it. 2. Close it.", ["1. Open it.", "2. Close it."]),
+        ("Really?! . . .", ["Really?! . . ."]),
+        ("42. 43. 44.", ["42. 43. 44."]),
+        ("  One.\n\n* Two\n\n- - -\n\nThree ", ["One.", "* Two", "- - -\n\nThree"]),
+        ("熊猫喝茶。你好！", ["熊猫喝茶。", "你好！"]),  # noqa: RUF001 - meant
+    ],
+)
+def test_what_has_no_letter_is_no_sentence(text: str, passages: list[str]) -> None:
+    """Numbers of lists and lone marks stay with a sentence, so that none is encoded alone."""
+    assert cut(text, split_sentences(text, by_words, max_tokens=LIMIT)) == passages
 
 
 @given(count=st.integers(5, 60), overlap=st.integers(0, LIMIT // 2))

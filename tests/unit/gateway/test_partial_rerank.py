@@ -8,7 +8,9 @@ from fakes import EncoderPort, PoolStore, RerankerPort
 from rerank_costs import learned, time_for
 
 from gateway.budget import StageCaps
-from gateway.pipeline import Pipeline, RerankMode, Result, SearchQuery
+from gateway.pipeline import Pipeline, Result
+from gateway.retrieval import FirstStage
+from gateway.search_query import RerankMode, SearchQuery
 from gateway.ports import Reranked
 from gateway.rerank_cost import Offer, RerankCost
 from gateway.timings import SearchTimer
@@ -44,10 +46,12 @@ async def run(
     logits: dict[str, float | None] = {text: float(number) for number, text in pool if text}
     reranker = reranker or RerankerPort({**logits, "blank": None})
     pipeline = Pipeline(
-        encoder=EncoderPort(),
-        store=PoolStore(*pool),  # type: ignore[arg-type]
+        first=FirstStage(
+            encoder=EncoderPort(),
+            store=PoolStore(*pool),  # type: ignore[arg-type]
+            caps=StageCaps(encode=999, search=999, rerank=999),
+        ),
         reranker=reranker,
-        caps=StageCaps(encode=999, search=999, rerank=999),
         cost=cost or learned(),
     )
     search = SearchQuery(query="q", collection="c", pool_size=20, top_k=5, rerank=mode)

@@ -11,7 +11,9 @@ import pytest
 from fakes import ENCODER_MODEL, RERANKER_MODEL, EncoderPort, PoolStore, RerankerPort, word_vector
 
 from gateway.budget import StageCaps
-from gateway.pipeline import Pipeline, RerankMode, Result, SearchQuery
+from gateway.pipeline import Pipeline, Result
+from gateway.retrieval import FirstStage
+from gateway.search_query import RerankMode, SearchQuery
 from gateway.timings import SearchTimer
 from serving.batching import Priority
 from serving.deadline import Deadline
@@ -44,7 +46,8 @@ class Bench:
     def __init__(self, store: PoolStore, logits: dict[str, float | None] | None = None) -> None:
         self.encoder, self.store, self.reranker = EncoderPort(), store, RerankerPort(logits or {})
         caps = StageCaps(encode=1, search=2, rerank=3, margin=0.5)
-        self.pipeline = Pipeline(encoder=self.encoder, store=store, reranker=self.reranker, caps=caps)  # type: ignore[arg-type]
+        first = FirstStage(encoder=self.encoder, store=store, caps=caps)  # type: ignore[arg-type]
+        self.pipeline = Pipeline(first=first, reranker=self.reranker)
         self.timer = SearchTimer()
 
     async def run(self, *, deadline_s: float = 60, **fields: Any) -> Result:

@@ -486,6 +486,7 @@ class Retrieval(_message.Message):
     WRITE_HYPOTHETICAL_PASSAGES_FIELD_NUMBER: _builtins.int
     SYNONYMS_FIELD_NUMBER: _builtins.int
     DEPTH_FIELD_NUMBER: _builtins.int
+    LANGUAGE_FIELD_NUMBER: _builtins.int
     mode: Global___RetrievalMode.ValueType
     """By what documents are found. Default: RETRIEVAL_MODE_DENSE."""
     hypothetical_use: Global___HypotheticalUse.ValueType
@@ -502,6 +503,10 @@ class Retrieval(_message.Message):
     depth: _builtins.int
     """Documents read from each list: `pool_size` to 1,000. Default (unset): `pool_size`; four times as many, at most
     1,000, with `diversity`.
+    """
+    language: _builtins.str
+    """Language of the query, as the collection's synonyms name it: at most 64 characters. Default: synonyms of every
+    language apply.
     """
     @_builtins.property
     def fusion(self) -> Global___Fusion:
@@ -528,10 +533,11 @@ class Retrieval(_message.Message):
         write_hypothetical_passages: _builtins.bool = ...,
         synonyms: Global___SynonymUse.ValueType = ...,
         depth: _builtins.int | None = ...,
+        language: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "depth", b"depth", "fusion", b"fusion"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "alternatives", b"alternatives", "depth", b"depth", "fusion", b"fusion", "hypothetical_passages", b"hypothetical_passages", "hypothetical_use", b"hypothetical_use", "mode", b"mode", "synonyms", b"synonyms", "write_hypothetical_passages", b"write_hypothetical_passages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "alternatives", b"alternatives", "depth", b"depth", "fusion", b"fusion", "hypothetical_passages", b"hypothetical_passages", "hypothetical_use", b"hypothetical_use", "language", b"language", "mode", b"mode", "synonyms", b"synonyms", "write_hypothetical_passages", b"write_hypothetical_passages"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__depth: _TypeAlias = _typing.Literal["depth"]  # noqa: Y015
     _WhichOneofArgType__depth: _TypeAlias = _typing.Literal["_depth", b"_depth"]  # noqa: Y015
