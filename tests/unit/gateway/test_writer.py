@@ -1,0 +1,116 @@
+"""The writer's hook: a real HTTP server that answers as told, and what is made of that."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+
+from gateway.writer import MAX_ANSWER_BYTES, MAX_PASSAGE_BYTES, ChatWriter
+from serving.deadline import Deadline
+from serving.errors import DeadlineSpent, InferenceFailed, Overloaded, ServiceError, Unavailable
+
+
+class Endpoint:
+    """Answers every request with one status and body, or not at all; keeps what it was sent."""
+
+    def __init__(self, body: bytes = b"", status: int = 200, *, silent: bool = False) -> None:
+        self.body, self.status, self.silent = body, status, silent
+        self.heads: list[str] = []
+        self.bodies: list[Any] = []
+        self.calls: list[asyncio.Task[Any] | None] = []
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.calls.append(asyncio.current_task())
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        length = next(
+            int(line.split(":")[1]) for line in head.splitlines() if line.lower().startswith("content-length")
+        )
+        self.heads.append(head)
+        self.bodies.append(json.loads(await reader.readexactly(length)))
+        if self.silent:
+            await reader.read()
+        else:
+            writer.write(f"HTTP/1.1 {self.status} X\r\nContent-Length: {len(self.body)}\r\n\r\n".encode() + self.body)
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+@asynccontextmanager
+async def serving(endpoint: Endpoint, **options: Any) -> AsyncIterator[ChatWriter]:
+    """Serve an endpoint and open a writer to it."""
+    server = await asyncio.start_server(endpoint.handle, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    try:
+        async with server, ChatWriter(url, "m", **options) as writer:
+            yield writer
+    finally:
+        await asyncio.gather(*filter(None, endpoint.calls), return_exceptions=True)
+
+
+def completion(*contents: Any) -> bytes:
+    return json.dumps({"choices": [{"message": {"content": content}} for content in contents]}).encode()
+
+
+async def write(endpoint: Endpoint, seconds: float = 10, **options: Any) -> Sequence[str]:
+    async with serving(endpoint, **options) as writer:
+        return await writer.write("why?", deadline=Deadline.after(seconds))
+
+
+async def test_passages_come_back_and_the_question_went_out():
+    """One request asks for so many passages about the question; they come back without blanks around them."""
+    endpoint = Endpoint(completion(" first ", "second"))
+    assert await write(endpoint, passage_count=2, max_tokens=50, key=lambda: "secret") == ["first", "second"]
+    assert endpoint.heads[0].startswith("POST /v1/chat/completions ")
+    assert "authorization: bearer secret" in endpoint.heads[0].lower()
+    sent = endpoint.bodies[0]
+    assert (sent["model"], sent["n"], sent["max_tokens"]) == ("m", 2, 50)
+    assert sent["messages"][-1] == {"role": "user", "content": "why?"}
+
+
+async def test_no_more_than_was_asked_for():
+    """An endpoint that writes more, or long ones, costs no more: the rest is dropped, by whole characters."""
+    passages = await write(Endpoint(completion("é" * MAX_PASSAGE_BYTES, "b", "c")), passage_count=2)
+    assert passages == ["é" * (MAX_PASSAGE_BYTES // 2), "b"]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "kind"),
+    [
+        (Endpoint(status=429), Overloaded),
+        (Endpoint(status=500), Unavailable),
+        (Endpoint(status=401), InferenceFailed),
+        (Endpoint(status=302), InferenceFailed),
+        (Endpoint(b"no json"), InferenceFailed),
+        (Endpoint(b"[]"), InferenceFailed),
+        (Endpoint(b'{"choices": [1]}'), InferenceFailed),
+        (Endpoint(completion("  ", None)), InferenceFailed),
+        (Endpoint(b" " * (MAX_ANSWER_BYTES + 1)), InferenceFailed),
+    ],
+)
+async def test_what_goes_wrong_is_typed(endpoint, kind):
+    """Every answer that is no passage is one of our errors, and none repeats the question."""
+    with pytest.raises(ServiceError) as raised:
+        await write(endpoint)
+    assert type(raised.value) is kind
+    assert "why?" not in str(raised.value)
+
+
+async def test_a_silent_endpoint_costs_no_more_than_the_deadline():
+    """An endpoint that never answers ends with the deadline."""
+    with pytest.raises(DeadlineSpent):
+        await write(Endpoint(silent=True), seconds=0.05)
+
+
+async def test_nobody_there():
+    """An endpoint that cannot be reached is unavailable."""
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+    async with ChatWriter(f"http://127.0.0.1:{port}/v1", "m") as writer:
+        with pytest.raises(Unavailable):
+            await writer.write("why?", deadline=Deadline.after(10))
