@@ -7,7 +7,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from retrieval.gateway.v1 import gateway_pb2 as pb
 
-STAGES = ("encode", "search", "rerank")
+STAGES = ("write", "encode", "search", "rerank")
 PARTS = ("queue", "tokenize", "compute", "network")
 
 
@@ -24,6 +24,8 @@ def identifier(message: pb.DocumentId) -> int | str:
 def shares(timings: pb.Timings) -> dict[str, float]:
     """Return the milliseconds of every stage and of the gateway's own work; they add up to the total."""
     spans = {stage: milliseconds(getattr(timings, stage).total) for stage in STAGES}
+    if not spans["write"]:
+        del spans["write"]  # few searches have one
     return spans | {"other": milliseconds(timings.other)}
 
 
@@ -53,6 +55,7 @@ def _hit(hit: pb.Hit) -> dict[str, Any]:
         "text_missing": hit.text_missing,
         "text": hit.text if hit.HasField("text") else None,
         "payload": json_format.MessageToDict(hit.payload),
+        "lists": [{"list": one.list, "rank": one.rank, "score": one.score} for one in hit.lists],
     }
 
 
@@ -69,14 +72,17 @@ def _degradation(response: pb.SearchResponse) -> dict[str, Any] | None:
     if not response.HasField("degradation"):
         return None
     names = ("rerank_skipped_reason", "text_missing_count", "stage", "reason", "reranked_count", "pool_count")
-    return {name: getattr(response.degradation, name) for name in names}
+    return {name: getattr(response.degradation, name) for name in (*names, "write_skipped_reason")}
 
 
-def shortfall(degradation: pb.Degradation) -> str:
-    """Say in words what the reranker left undone, or nothing."""
+def shortfalls(degradation: pb.Degradation) -> list[str]:
+    """Say in words what writer and reranker left undone."""
+    said = []
+    if degradation.write_skipped_reason:
+        said.append(f"no hypothetical passages: {degradation.write_skipped_reason}")
     if degradation.rerank_skipped_reason:
-        return f"not reranked: {degradation.rerank_skipped_reason}"
-    if degradation.reason:
+        said.append(f"not reranked: {degradation.rerank_skipped_reason}")
+    elif degradation.reason:
         counts = f"{degradation.reranked_count} of {degradation.pool_count}"
-        return f"reranked in part: {counts} candidates, {degradation.reason}"
-    return ""
+        said.append(f"reranked in part: {counts} candidates, {degradation.reason}")
+    return said

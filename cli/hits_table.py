@@ -50,7 +50,8 @@ def _moved(hit: pb.Hit) -> Text:
 
 def _numbers(hit: pb.Hit) -> tuple[Text, Text]:
     logit = f"{hit.logit:.2f}" if hit.HasField("logit") else "-"
-    return Text(f"{hit.retrieval_score:.3f}"), Text(logit, "bold")
+    # Four significant digits: fused scores are hundredths, cosines tenths, BM25 tens.
+    return Text(f"{hit.retrieval_score:.4g}"), Text(logit, "bold")
 
 
 def _passage(hit: pb.Hit, title_field: str, lines: int) -> "_Clipped":
@@ -67,6 +68,8 @@ def _passage(hit: pb.Hit, title_field: str, lines: int) -> "_Clipped":
     ]
     if flags:
         head.append(f"  ({', '.join(flags)})", "yellow")
+    if hit.lists:
+        head.append(f"  [{', '.join(f'{one.list} {one.rank}' for one in hit.lists)}]", "dim")
     return _Clipped(head, Text(one_line(hit.text[:PASSAGE_CHARACTERS])), lines)
 
 

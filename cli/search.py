@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.text import Text
 
 from cli import options
-from cli.answers import response_document, shortfall
+from cli import retrieval_options as wanted
+from cli.answers import response_document, shortfalls
 from cli.calls import gateway_at, run
 from cli.console import answers, print_json
 from cli.hits_table import hits_table
@@ -34,9 +35,25 @@ def search(
     ] = "required",
     stream: Annotated[bool, typer.Option("--stream", help="Show the retrieved order first.")] = False,
     title_field: Annotated[str, typer.Option(metavar="FIELD", help="Payload field shown above the passage.")] = "title",
+    mode: wanted.GivenMode = "dense",
+    method: wanted.GivenMethod = "rrf",
+    rrf_k: wanted.RrfK = 60,
+    dense_weight: wanted.DenseWeight = 0.5,
+    alternatives: wanted.Alternatives = None,
+    passages: wanted.Passages = None,
+    use: wanted.GivenUse = "average",
+    write: wanted.Write = False,
+    synonyms: wanted.GivenSynonyms = "none",
+    language: wanted.Language = "",
+    depth: wanted.Depth = None,
+    mmr_lambda: wanted.MmrLambda = None,
+    group_by: wanted.GroupBy = "",
+    group_size: wanted.GroupSize = 1,
     fold_to_parent: Annotated[
         bool, typer.Option("--fold-to-parent", help="Of a split document show its best part only.")
     ] = False,
+    return_parent: wanted.ReturnParent = False,
+    rerank_parent: wanted.RerankParent = False,
     timeout: options.Timeout = 30.0,
     as_json: options.AsJson = False,
 ) -> None:
@@ -47,7 +64,23 @@ def search(
         pool_size=pool_size,
         top_k=min(top_k, pool_size),
         rerank=MODES[rerank],
-        fold_to_parent=fold_to_parent,
+        retrieval=wanted.retrieval_message(
+            mode=mode,
+            method=method,
+            rrf_k=rrf_k,
+            dense_weight=dense_weight,
+            alternatives=alternatives or (),
+            passages=passages or (),
+            use=use,
+            write=write,
+            synonyms=synonyms,
+            language=language,
+            depth=depth,
+        ),
+        diversity=wanted.diversity_message(mmr_lambda=mmr_lambda, group_by=group_by, group_size=group_size),
+        fold_to_parent=fold_to_parent or return_parent or rerank_parent,
+        return_parent=return_parent,
+        rerank_parent=rerank_parent,
         payload_fields=["*"] if as_json else [title_field] if title_field else [],
     )
     run(_search(gateway, request, timeout, title_field, stream=stream, as_json=as_json), gateway)
@@ -94,11 +127,13 @@ def print_response(console: Console, response: pb.SearchResponse, *, title_field
         console.print(Text("no document found", "yellow"))
     console.print()
     console.print(TimeBar(response.timings))
-    if undone := shortfall(response.degradation):
+    for undone in shortfalls(response.degradation):
         console.print(Text(undone, "bold yellow"))
     console.print(Text(_origin(response.provenance), "dim"), soft_wrap=True)
 
 
 def _origin(provenance: pb.Provenance) -> str:
-    models = [provenance.encoder, provenance.reranker] if provenance.HasField("reranker") else [provenance.encoder]
-    return " + ".join(f"{model.id} {model.precision} on {model.device}" for model in models)
+    models = [getattr(provenance, name) for name in ("encoder", "reranker") if provenance.HasField(name)]
+    used = " + ".join(f"{model.id} {model.precision} on {model.device}" for model in models)
+    lists = ", ".join(f"{one.name} {one.candidate_count}" for one in provenance.lists)
+    return " | ".join(filter(None, (used, lists)))

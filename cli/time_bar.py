@@ -10,6 +10,7 @@ from retrieval.gateway.v1 import gateway_pb2 as pb
 
 # Told apart by shape as well, for those who see no colour.
 STYLES = {
+    "write": ("▚", "green"),
     "encode": ("█", "cyan"),
     "search": ("▓", "yellow"),
     "rerank": ("▒", "magenta"),

@@ -13,7 +13,7 @@ from cli.loading.generator import OK, Sample, SpanKey
 from cli.loading.profile import Open
 
 MS = 1e3
-STAGES = ("encode", "search", "rerank")
+STAGES = ("write", "encode", "search", "rerank")
 PARTS = ("queue", "tokenize", "compute", "network")
 GATEWAY, OUTSIDE = "gateway", "outside"
 """What is no stage: the gateway's own work, and everything between the caller and the server that was called."""

@@ -37,12 +37,12 @@ def test_ranks_before_and_after_and_the_way_between() -> None:
     _, *lines = shown(hit(41, 7, 1), hit(42, 1, 2), hit(43, 3, 3))
     rows = [line.split()[:4] for line in lines if "→" in line]
     assert rows == [["7", "→", "1", "▲"], ["1", "→", "2", "▼"], ["3", "→", "3", "="]]
-    assert lines[0].split()[4:] == ["6", "0.843", "4.12", "41"]
+    assert lines[0].split()[4:] == ["6", "0.8431", "4.12", "41"]
 
 
 def test_a_hit_that_was_not_scored_has_no_rank_after() -> None:
     """Nothing is made up where the reranker did not read a document."""
-    assert shown(hit(41, 7, None))[1].split() == ["7", "→", "-", "0.843", "-", "41"]
+    assert shown(hit(41, 7, None))[1].split() == ["7", "→", "-", "0.8431", "-", "41"]
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cli.answers import response_document, shortfall
+from cli.answers import response_document, shortfalls
 from retrieval.gateway.v1 import gateway_pb2 as pb
 
 PART = pb.Degradation(stage="rerank", reason="TIME_SHORT", reranked_count=6, pool_count=20)
@@ -14,16 +14,20 @@ NONE = pb.Degradation(
 @pytest.mark.parametrize(
     ("degradation", "words"),
     [
-        (PART, "reranked in part: 6 of 20 candidates, TIME_SHORT"),
-        (NONE, "not reranked: RERANKER_UNAVAILABLE"),
-        (pb.Degradation(rerank_skipped_reason="DEADLINE_SPENT"), "not reranked: DEADLINE_SPENT"),
-        (pb.Degradation(text_missing_count=2), ""),
-        (pb.Degradation(), ""),
+        (PART, ["reranked in part: 6 of 20 candidates, TIME_SHORT"]),
+        (NONE, ["not reranked: RERANKER_UNAVAILABLE"]),
+        (pb.Degradation(rerank_skipped_reason="DEADLINE_SPENT"), ["not reranked: DEADLINE_SPENT"]),
+        (pb.Degradation(text_missing_count=2), []),
+        (
+            pb.Degradation(write_skipped_reason="DEADLINE_SPENT", rerank_skipped_reason="RERANKER_FAILED"),
+            ["no hypothetical passages: DEADLINE_SPENT", "not reranked: RERANKER_FAILED"],
+        ),
+        (pb.Degradation(), []),
     ],
 )
-def test_a_shortfall_in_words(degradation: pb.Degradation, words: str) -> None:
+def test_a_shortfall_in_words(degradation: pb.Degradation, words: list[str]) -> None:
     """A part is told from nothing, an older gateway is understood, and missing texts are no shortfall."""
-    assert shortfall(degradation) == words
+    assert shortfalls(degradation) == words
 
 
 def test_json_has_every_field_of_a_degradation() -> None:
@@ -36,5 +40,6 @@ def test_json_has_every_field_of_a_degradation() -> None:
         "reason": "TIME_SHORT",
         "reranked_count": 6,
         "pool_count": 20,
+        "write_skipped_reason": "",
     }
     assert response_document(pb.SearchResponse())["degradation"] is None
