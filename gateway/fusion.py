@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from math import fsum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -77,12 +78,16 @@ def weights(queries: Sequence[ListQuery], dense_weight: float) -> list[float]:
     return [shares[0] if isinstance(query, DenseQuery) else shares[1] for query in queries]
 
 
-def fuse(lists: Sequence[WeightedList], fusion: Fusion) -> list[Fused]:
+def fuse(lists: Sequence[WeightedList], fusion: Fusion, *, limit: int | None = None) -> list[Fused]:
     """Make one list of several: highest fused score first, equal scores by id.
 
-    One list stays as it is, with its order and its scores. Several are fused even where only one found anything.
-    A document that only lists of weight 0 have comes last, with the score 0. A document counts once in a list, at its
-    first place.
+    One list stays as it is, with its order and its scores. Several are fused even where only one found anything. What
+    only lists of weight 0 have gets the score 0 from them. A document counts once in a list, at its first place.
+
+    Args:
+        lists: Any number.
+        fusion: How.
+        limit: How many documents are wanted; None is all.
 
     Source: Cormack, Clarke and Buettcher (2009), "Reciprocal Rank Fusion outperforms Condorcet and individual Rank
     Learning Methods", SIGIR; a weight is a factor of what a list adds. Qdrant counts ranks from 0, so that its k of 61
@@ -90,23 +95,15 @@ def fuse(lists: Sequence[WeightedList], fusion: Fusion) -> list[Fused]:
     places add less.
     """
     if len(lists) == 1:
-        return [Fused(candidate=candidate) for candidate in _distinct(lists[0].candidates)]
-    first: dict[DocumentId, Candidate] = {}
-    ranks: dict[DocumentId, list[ListRank]] = {}
-    shares: dict[DocumentId, list[float]] = {}
+        return [Fused(candidate=candidate) for candidate in _distinct(lists[0].candidates)[:limit]]
+    places: dict[DocumentId, list[_Place]] = {}
     for one in lists:
-        candidates = _distinct(one.candidates)
-        scaled = _shares([candidate.score for candidate in candidates], one.weight, fusion)
-        for rank, (candidate, share) in enumerate(zip(candidates, scaled, strict=True), 1):
-            first.setdefault(candidate.id, candidate)
-            ranks.setdefault(candidate.id, []).append(ListRank(list=one.name, rank=rank, score=candidate.score))
-            shares.setdefault(candidate.id, []).append(share)
+        for place in _places(one, fusion):
+            places.setdefault(place.candidate.id, []).append(place)
     # An exact sum is the same in whatever order the lists come.
-    fused = [
-        Fused(candidate=replace(candidate, score=fsum(shares[key])), lists=ranks[key])
-        for key, candidate in first.items()
-    ]
-    return sorted(fused, key=lambda one: (-one.candidate.score, sort_key(one.candidate.id)))
+    scores = {document: fsum(place.share for place in some) for document, some in places.items()}
+    order = sorted(places, key=lambda document: (-scores[document], sort_key(document)))
+    return [_fused(places[document], scores[document]) for document in order[:limit]]
 
 
 def min_max(scores: Sequence[float]) -> list[float]:
@@ -138,6 +135,25 @@ def three_sigma(scores: Sequence[float]) -> list[float]:
         return [0.5] * len(scores)
     scaled: list[float] = ((values - values.mean()) / (6 * sigma) + 0.5).tolist()
     return scaled
+
+
+class _Place(NamedTuple):
+    list: str
+    rank: int
+    candidate: Candidate
+    share: float
+
+
+def _places(one: WeightedList, fusion: Fusion) -> list[_Place]:
+    candidates = _distinct(one.candidates)
+    shares = _shares([candidate.score for candidate in candidates], one.weight, fusion)
+    pairs = zip(candidates, shares, strict=True)
+    return [_Place(one.name, rank, candidate, share) for rank, (candidate, share) in enumerate(pairs, 1)]
+
+
+def _fused(places: Sequence[_Place], score: float) -> Fused:
+    lists = [ListRank(list=place.list, rank=place.rank, score=place.candidate.score) for place in places]
+    return Fused(candidate=replace(places[0].candidate, score=score), lists=lists)
 
 
 def _shares(scores: Sequence[float], weight: float, fusion: Fusion) -> list[float]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from gateway.budget import Reserves, StageCaps
-from gateway.diversity import diversify
+from gateway.diversity import Diversity, diversify
 from gateway.fusion import Fused, ListRank, WeightedList, fuse, weights
 from gateway.part_ids import part_id
 from gateway.ports import (
@@ -230,7 +230,11 @@ class FirstStage:
             found = await self._read(search, lists, encoder, depth, deadline)
             time = time.plus(found.time)
             timer.server_said(time)
-            pool = _chosen(search, lists, found)
+            # Comparing a thousand documents with one another takes some 30 ms, which the loop has not got.
+            if search.diversity.mmr_lambda is not None:
+                pool = await asyncio.to_thread(_chosen, search, lists, found)
+            else:
+                pool = _chosen(search, lists, found)
             ended = all(len(one.candidates) < depth for one in found.lists)
             if len(pool) >= search.pool_size or ended or depth >= search.pool_size * MAX_PARTS_PER_DOCUMENT:
                 break
@@ -312,7 +316,8 @@ def _chosen(search: SearchQuery, lists: Sequence[_List], found: Found) -> Sequen
         WeightedList(name=one.name, weight=share, candidates=ranked.candidates)
         for one, share, ranked in zip(lists, shares, found.lists, strict=True)
     ]
-    fused = fuse(weighted, fusion)
+    whole = not search.fold_to_parent and search.diversity == Diversity()
+    fused = fuse(weighted, fusion, limit=search.pool_size if whole else None)
     pool = folded(fused) if search.fold_to_parent else fused
     return diversify(pool, search.diversity, count=search.pool_size)
 

@@ -596,7 +596,9 @@ class Diversity(_message.Message):
     GROUP_BY_FIELD_NUMBER: _builtins.int
     GROUP_SIZE_FIELD_NUMBER: _builtins.int
     mmr_lambda: _builtins.float
-    """Maximal marginal relevance: 0 to 1, where 1 is relevance alone and 0 is difference alone. Unset: not applied."""
+    """Maximal marginal relevance among the first 1,000 documents: 0 to 1, where 1 is relevance alone and 0 is difference
+    alone. Unset: not applied.
+    """
     group_by: _builtins.str
     """Payload key; at most `group_size` documents with one value of it enter the pool. Dots descend into objects.
     Documents without a value are not limited. Default: not applied.
