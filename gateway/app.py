@@ -55,9 +55,9 @@ async def open_app(settings: GatewaySettings, on_fatal: Fatal = lambda _: None) 
             encoder_client.EncoderClient(encoder, guards.guard(encoder_client.PEER)),
             reranker_client.RerankerClient(reranker, guards.guard(reranker_client.PEER)),
             store,
-            await _open_writer(settings, stack),
             settings,
             metrics,
+            await _open_writer(settings, stack),
         )
         running = await stack.enter_async_context(open_server(settings, metrics, services, ACCESS))
         stack.push_async_callback(running.drain, delay_s=settings.drain_delay_s, grace_s=settings.grace_s)
@@ -103,9 +103,9 @@ def _services(
     encoder: Encoder,
     reranker: Reranker,
     store: VectorStore,
-    writer: Writer | None,
     settings: GatewaySettings,
     metrics: ServerMetrics,
+    writer: Writer | None = None,
 ) -> dict[str, Callable[[grpc.aio.Server], None]]:
     """Make full service name -> what adds it to a server."""
     shortfalls = Counter("gateway_shortfalls", "Searches not wholly reranked.", ["reason"], registry=metrics.registry)

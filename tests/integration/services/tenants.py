@@ -109,7 +109,10 @@ async def open_house(directory: Path) -> AsyncIterator[House]:
         rig = await stack.enter_async_context(open_rig(store, api_keys_file=directory / "keys"))
         clients = {name: Client.of(rig.channel, made.key) for name, made in keys.items()}
         house = House(rig=rig, stranger=Client.of(rig.channel, create_key().key), **clients)
-        await house.operator.collections.CreateCollection(pb.CreateCollectionRequest(collection=COLLECTION))
+        lexical = pb.CollectionParameters(lexical=pb.LexicalParameters(average_words=4))
+        await house.operator.collections.CreateCollection(
+            pb.CreateCollectionRequest(collection=COLLECTION, parameters=lexical)
+        )
         for tenant in ("acme", "beta"):
             await house.operator.upsert(*(_document(tenant, number) for number in range(5)))
         shared = document("shared", "secret alpha of both", tenant=["acme", "beta"])

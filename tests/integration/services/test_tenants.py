@@ -83,6 +83,60 @@ async def test_no_filter_finds_anothers_documents(house: House, wanted: pb.Filte
     assert all(OTHERS not in text for text in house.passages())
 
 
+LISTS = {
+    "words": {"retrieval": pb.Retrieval(mode=pb.RETRIEVAL_MODE_LEXICAL)},
+    "both": {"retrieval": pb.Retrieval(mode=pb.RETRIEVAL_MODE_HYBRID)},
+    "other words": {"retrieval": pb.Retrieval(mode=pb.RETRIEVAL_MODE_HYBRID, alternatives=[OTHERS])},
+    "passages": {"retrieval": pb.Retrieval(hypothetical_passages=[f"secret alpha {OTHERS} 1"])},
+    "a list each": {
+        "retrieval": pb.Retrieval(
+            mode=pb.RETRIEVAL_MODE_HYBRID,
+            hypothetical_passages=[f"secret alpha {OTHERS} 1"],
+            hypothetical_use=pb.HYPOTHETICAL_USE_FUSE,
+            depth=1_000,
+        )
+    },
+    "groups": {"diversity": pb.Diversity(group_by="tenant", group_size=200)},
+    "spread": {"diversity": pb.Diversity(mmr_lambda=0)},
+    "folded": {"fold_to_parent": True},
+}
+
+
+@pytest.mark.parametrize("fields", LISTS.values(), ids=LISTS)
+@pytest.mark.parametrize("wanted", [None, FILTERS["or the other's"], FILTERS["twice not"]], ids=["all", "or", "not"])
+async def test_no_list_finds_anothers_documents(house: House, fields: dict[str, Any], wanted: pb.Filter | None) -> None:
+    """The scope is laid over every list of the first stage, and what any list finds is of the caller alone."""
+    asked = {"collection": COLLECTION, "filter": wanted, "pool_size": 200, "top_k": 200, "include_pool": True}
+    request = pb.SearchRequest(query=f"secret alpha {OTHERS}", payload_fields=["*"], **asked, **fields)
+    answer = await house.acme.search.Search(request, timeout=20)
+    assert answer.hits
+    assert {hit.id.text for hit in [*answer.hits, *answer.pool]} <= set(own("acme"))
+    assert OTHERS not in str(answer)
+    assert all(one.candidate_count <= len(own("acme")) for one in answer.provenance.lists)
+    assert all(OTHERS not in text for text in house.passages())
+
+
+async def test_scores_of_words_tell_nothing_of_anothers_documents(house: House) -> None:
+    """How rare a word is, only the caller's documents decide: what others write moves none of its scores."""
+
+    async def scores() -> list[tuple[str, float]]:
+        request = pb.SearchRequest(
+            query="secret acmeonly 3",
+            collection=COLLECTION,
+            pool_size=200,
+            top_k=200,
+            rerank=pb.RERANK_OFF,
+            retrieval=pb.Retrieval(mode=pb.RETRIEVAL_MODE_LEXICAL),
+        )
+        hits = (await house.acme.search.Search(request, timeout=20)).hits
+        return [(hit.id.text, hit.retrieval_score) for hit in hits]
+
+    before = await scores()
+    await house.operator.upsert(*(document(f"beta/m{one}", "acmeonly 3", tenant="beta") for one in range(50)))
+    assert len(before) == len(own("acme"))
+    assert await scores() == before
+
+
 async def test_a_tenant_finds_all_of_its_own(house: House) -> None:
     """The scope takes away nothing more than others' documents, and the operator sees all of them."""
     assert sorted(await house.acme.find()) == sorted(own("acme"))

@@ -225,9 +225,10 @@ async def test_the_store_is_asked_for_what_the_search_says() -> None:
     bench = Bench(PoolStore((1, "a"), (2, "b")), {"a": 0})
     await bench.run(pool_size=1, top_k=1, payload_fields=("k",))
     (asked,) = bench.store.asked
-    assert (asked["name"], asked["pool_size"], asked["payload_fields"]) == ("c", 1, ("k",))
+    assert (asked["name"], asked["limit"], asked["payload_fields"]) == ("c", 1, ("k",))
     assert asked["encoder"] == ENCODER_MODEL
-    assert (asked["vector"] == word_vector("q")).all()
+    (dense,) = asked["queries"]
+    assert (dense.vector == word_vector("q")).all()
 
 
 async def test_every_stage_gets_the_smaller_of_its_cap_and_what_is_left() -> None:
