@@ -23,7 +23,7 @@ from qdrant_client import AsyncQdrantClient, models
 from rich.console import Console
 from rich.table import Table
 
-from gateway.ports import Document, Model
+from gateway.ports import DenseQuery, Document, Model
 from gateway.stores.qdrant import QdrantStore
 from gateway.stores.qdrant_target import QdrantTarget
 from serving.deadline import Deadline
@@ -81,9 +81,9 @@ def by_store(store: QdrantStore) -> Search:
     async def search(query: Any) -> Any:
         return await store.search(
             NAME,
-            query,
+            [DenseQuery(vector=query)],
             encoder=ENCODER,
-            pool_size=HITS,
+            limit=HITS,
             filter=None,
             payload_fields=(),
             deadline=Deadline.after(60),
@@ -178,9 +178,9 @@ async def capped() -> Table:
             try:
                 await store.search(
                     NAME,
-                    query,
+                    [DenseQuery(vector=query)],
                     encoder=ENCODER,
-                    pool_size=HITS,
+                    limit=HITS,
                     filter=None,
                     payload_fields=(),
                     deadline=Deadline.after(CAP_S),

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from evaluation.datasets.find import find
-from gateway.ports import Document, Model
+from gateway.ports import DenseQuery, Document, Model
 from gateway.stores.edge import EdgeStore
 from models import demo
 from serving import model as serving_model
@@ -108,10 +108,16 @@ async def exact(store: EdgeStore, encoder: Model, queries: Vectors) -> tuple[lis
     for query in queries:
         begun = time.perf_counter()
         answer = await store.search(
-            "scale", query, encoder=encoder, pool_size=POOL, filter=None, payload_fields=(), deadline=Deadline.after(60)
+            "scale",
+            [DenseQuery(vector=query)],
+            encoder=encoder,
+            limit=POOL,
+            filter=None,
+            payload_fields=(),
+            deadline=Deadline.after(60),
         )
         times.append((time.perf_counter() - begun) * 1e3)
-        found.append({int(one.id) for one in answer.candidates if isinstance(one.id, int)})
+        found.append({int(one.id) for one in answer.lists[0].candidates if isinstance(one.id, int)})
     return times, found
 
 

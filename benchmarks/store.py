@@ -1,7 +1,8 @@
 """Measure the embedded vector store: `python benchmarks/store.py [--documents 200 20000]`.
 
 Random vectors of 384 dimensions, texts of 400 characters, pools of 20. "stall" is how late the event loop came to a
-1 ms timer while 50 searches were always waiting and batches of 64 were being written.
+1 ms timer while 50 searches were always waiting and batches of 64 were being written. Lists by words are measured by
+`benchmarks/store_words.py`.
 """
 
 import argparse
@@ -19,7 +20,7 @@ import qdrant_edge as edge
 from rich.console import Console
 from rich.table import Table
 
-from gateway.ports import AnyOf, Document, Filter, Model
+from gateway.ports import AnyOf, DenseQuery, Document, Filter, Model
 from gateway.stores.edge import EdgeStore
 from serving.deadline import Deadline
 
@@ -45,9 +46,9 @@ async def search(store: EdgeStore, query: Any, wanted: Filter | None = None) -> 
     """One search as the gateway does it."""
     await store.search(
         NAME,
-        query,
+        [DenseQuery(vector=query)],
         encoder=ENCODER,
-        pool_size=POOL,
+        limit=POOL,
         filter=wanted,
         payload_fields=(),
         deadline=Deadline.after(60),

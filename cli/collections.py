@@ -8,7 +8,7 @@ from google.protobuf import json_format
 from rich.table import Table
 from rich.text import Text
 
-from cli import options, parameters, transfers
+from cli import lexical, options, parameters, transfers
 from cli.calls import gateway_at, run
 from cli.console import answers, fail, print_json, size
 from retrieval.gateway.v1 import gateway_pb2 as pb
@@ -62,10 +62,30 @@ def create(
     shards: parameters.Shards = None,
     replicas: parameters.Replicas = None,
     index: parameters.Indexes = None,
+    words: lexical.Words = False,
+    language: lexical.Language = "",
+    stem: lexical.Stem = False,
+    stop_words: lexical.StopWords = False,
+    tokenizer: lexical.GivenTokenizer = None,
+    fold_accents: lexical.FoldAccents = False,
+    k1: lexical.K1 = None,
+    b: lexical.B = None,
+    average_words: lexical.AverageWords = None,
     gateway: options.Gateway = options.DEFAULT_GATEWAY,
     as_json: options.AsJson = False,
 ) -> None:
     """Create an empty collection, bound to the encoder that is serving now; how it is kept is fixed from then on."""
+    given = lexical.lexical_of(
+        words=words,
+        language=language,
+        stem=stem,
+        stop_words=stop_words,
+        tokenizer=tokenizer,
+        fold_accents=fold_accents,
+        k1=k1,
+        b=b,
+        average_words=average_words,
+    )
     kept = parameters.parameters_of(
         hnsw_m=hnsw_m,
         hnsw_ef_construct=hnsw_ef_construct,
@@ -74,6 +94,7 @@ def create(
         shards=shards,
         replicas=replicas,
         indexes=index or (),
+        words=given,
     )
 
     async def work() -> pb.Collection:
@@ -146,7 +167,7 @@ def _document(collection: pb.Collection) -> dict[str, Any]:
 
 def _table(collections: Sequence[pb.Collection]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("name", "documents", "dimension", "size", "encoder", "aliases"):
+    for column in ("name", "documents", "dimension", "size", "encoder", "words", "aliases"):
         right = column in {"documents", "dimension", "size"}
         table.add_column(column, justify="right" if right else "left", overflow="fold")
     for found in collections:
@@ -158,6 +179,7 @@ def _table(collections: Sequence[pb.Collection]) -> Table:
             str(found.dimension),
             disk,
             Text(encoder),
+            "indexed" if found.parameters.HasField("lexical") else "-",
             ", ".join(found.aliases),
         )
     return table

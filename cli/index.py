@@ -5,13 +5,14 @@ from typing import Annotated
 
 import typer
 
-from cli import options
+from cli import lexical, options
 from cli.calls import reported, run
 from cli.console import EXIT_NOT_SO, print_json
 from cli.index_report import as_document, print_indexed
 from cli.indexing import Indexed, index_lines, open_collection
 from cli.jobs import Request, open_job
 from cli.lines import Fields
+from cli.long_texts import long_texts
 
 __all__ = ["Indexed", "index", "index_lines"]
 
@@ -25,6 +26,17 @@ def index(
     id_field: options.IdField = "id",
     truncate: options.Truncate = False,
     split: options.Split = False,
+    part_tokens: options.PartTokens = None,
+    part_per_sentence: options.PartPerSentence = False,
+    words: lexical.Words = False,
+    language: lexical.Language = "",
+    stem: lexical.Stem = False,
+    stop_words: lexical.StopWords = False,
+    tokenizer: lexical.GivenTokenizer = None,
+    fold_accents: lexical.FoldAccents = False,
+    k1: lexical.K1 = None,
+    b: lexical.B = None,
+    average_words: lexical.AverageWords = None,
     recreate: Annotated[bool, typer.Option("--recreate", help="Drop the collection first, with all in it.")] = False,
     journal: options.JournalFile = None,
     rejects: options.RejectFile = None,
@@ -37,20 +49,34 @@ def index(
     Creates the collection where there is none. Documents with a known id are replaced. A run that was killed goes on
     when the same command is given again. Exits 1 where a line was malformed or refused, or the count is not right.
     """
+    with reported(gateway):
+        texts = long_texts(truncate=truncate, split=split, part_tokens=part_tokens, part_per_sentence=part_per_sentence)
     request = Request(
         name=collection,
         file=file,
         format=format,
         fields=Fields(id=id_field, text=text_field),
-        truncate=truncate,
-        split=split,
+        long_texts=texts,
         journal=journal,
         rejects=rejects,
         restart=restart,
         home=home,
     )
+    given = lexical.lexical_of(
+        words=words,
+        language=language,
+        stem=stem,
+        stop_words=stop_words,
+        tokenizer=tokenizer,
+        fold_accents=fold_accents,
+        k1=k1,
+        b=b,
+        average_words=average_words,
+    )
     with reported(gateway), open_job(request) as job:
-        indexed = run(job.run(gateway, partial(open_collection, name=collection, recreate=recreate)), gateway)
+        wanted = lexical.Lexical(given=given, count=job.average_words) if given is not None else None
+        target = partial(open_collection, name=collection, recreate=recreate, lexical=wanted)
+        indexed = run(job.run(gateway, target), gateway)
     if as_json:
         print_json(as_document(indexed, job.rejects))
     else:

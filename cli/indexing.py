@@ -10,7 +10,9 @@ import grpc
 from cli.calls import CallFailed, Gateway, failed, gateway_at
 from cli.console import note
 from cli.journal import Journal, Run
+from cli.lexical import Lexical
 from cli.lines import Fields, Line, Malformed, read_lines
+from cli.long_texts import LongTexts, long_texts
 from cli.record import Outcome, Record
 from cli.upsert import upsert
 from retrieval.gateway.v1 import gateway_pb2 as pb
@@ -29,7 +31,7 @@ class Wanted:
     file: str
     digest: str
     options: dict[str, str]
-    overlong: pb.Overlong.ValueType
+    long_texts: LongTexts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,18 +77,17 @@ async def index_lines(
         CallFailed: The gateway cannot store documents now.
         grpc.aio.AioRpcError: A call failed.
     """
-    overlong = pb.OVERLONG_TRUNCATE if truncate else pb.OVERLONG_REJECT
-    wanted = Wanted(name=collection, file="", digest="", options={}, overlong=overlong)
+    wanted = Wanted(name=collection, file="", digest="", options={}, long_texts=long_texts(truncate=truncate))
     async with gateway_at(address) as gateway:
         run = run_of(wanted, await open_collection(gateway, collection, recreate=recreate))
-    return await store(address, run, read_lines(source, fields), wanted.overlong, Record(), progress)
+    return await store(address, run, read_lines(source, fields), wanted.long_texts, Record(), progress)
 
 
 async def store(
     address: str,
     run: Run,
     lines: Iterable[Line | Malformed],
-    overlong: pb.Overlong.ValueType,
+    long_texts: LongTexts,
     record: Record,
     progress: Progress,
 ) -> Indexed:
@@ -99,26 +100,24 @@ async def store(
     begun, outcome = time.monotonic(), record.outcome
     progress(outcome)
     try:
-        await upsert(address, run.collection, lines, overlong=overlong, record=record, progress=progress)
+        await upsert(address, run.collection, lines, long_texts=long_texts, record=record, progress=progress)
     except (grpc.aio.AioRpcError, CallFailed):
         note(f"stopped after {outcome.stored_count} stored documents; the same command goes on, and does no harm")
         raise
     async with gateway_at(address) as gateway:
         request = pb.DescribeCollectionRequest(collection=run.collection)
         after = (await gateway.collections.DescribeCollection(request, timeout=CALL_TIMEOUT_S)).collection
-    return counted(run, outcome, after.document_count, overlong, time.monotonic() - begun)
+    return counted(run, outcome, after.document_count, long_texts, time.monotonic() - begun)
 
 
-def counted(
-    run: Run, outcome: Outcome, document_count: int, overlong: pb.Overlong.ValueType, seconds: float
-) -> Indexed:
+def counted(run: Run, outcome: Outcome, document_count: int, long_texts: LongTexts, seconds: float) -> Indexed:
     """Compare what was acknowledged with what is there.
 
     Where documents were there before, those of this run may have replaced any number of them.
     """
     exact, entries = run.before_count == 0, outcome.counts.entries
     # Split documents take the parts of their earlier text away.
-    least = entries if exact or overlong == pb.OVERLONG_SPLIT else max(run.before_count, entries)
+    least = entries if exact or long_texts.split else max(run.before_count, entries)
     return Indexed(
         collection=run.collection,
         outcome=outcome,
@@ -159,14 +158,32 @@ async def interrupted(gateway: Gateway, journal: Journal, wanted: Wanted) -> Run
     return run
 
 
-async def open_collection(gateway: Gateway, name: str, *, recreate: bool) -> pb.Collection:
-    """Return a collection; one that is made where there is none, or made anew, kept as the old one was."""
+async def open_collection(
+    gateway: Gateway, name: str, *, recreate: bool, lexical: Lexical | None = None
+) -> pb.Collection:
+    """Return a collection; one that is made where there is none, or made anew, kept as the old one was.
+
+    Args:
+        gateway: Where it is.
+        name: Its own.
+        recreate: Whether it is made anew where there is one.
+        lexical: How its words are to be indexed; None leaves that as it is.
+
+    Raises:
+        Misconfigured: It is there and its words are indexed otherwise, or not at all.
+        InvalidRequest: They cannot be indexed in that way; what was there stays.
+    """
     found = await find_collection(gateway, name)
     if found is not None and not recreate:
+        if lexical is not None:
+            lexical.require_same(found)
         return found
+    parameters = found.parameters if found is not None else pb.CollectionParameters()
+    if lexical is not None:
+        parameters.lexical.CopyFrom(lexical.over(parameters.lexical))
     if found is not None:
         await gateway.collections.DropCollection(pb.DropCollectionRequest(collection=name), timeout=CALL_TIMEOUT_S)
-    create = pb.CreateCollectionRequest(collection=name, parameters=found.parameters if found is not None else None)
+    create = pb.CreateCollectionRequest(collection=name, parameters=parameters)
     return (await gateway.collections.CreateCollection(create, timeout=CALL_TIMEOUT_S)).collection
 
 

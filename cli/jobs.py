@@ -8,12 +8,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from cli.average_words import average_words
 from cli.calls import Gateway, gateway_at
 from cli.home import Home
 from cli.index_report import progress_bar
 from cli.indexing import Indexed, Progress, Wanted, interrupted, run_of, store
 from cli.journal import Journal
 from cli.lines import Fields
+from cli.long_texts import LongTexts
 from cli.record import Record
 from cli.rejects import Rejects
 from cli.sources import STDIN, Format, Source, open_source
@@ -22,12 +24,6 @@ from serving.errors import Misconfigured
 
 Target = Callable[[Gateway], Awaitable[pb.Collection]]
 Finish = Callable[[Gateway, Indexed], Awaitable[bool]]
-
-OVERLONG_WORDS = {
-    pb.OVERLONG_REJECT: "reject",
-    pb.OVERLONG_TRUNCATE: "truncate",
-    pb.OVERLONG_SPLIT: "split",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,25 +35,11 @@ class Request:
     file: str
     format: Format | None
     fields: Fields
-    truncate: bool
-    split: bool
+    long_texts: LongTexts
     journal: Path | None
     rejects: Path | None
     restart: bool
     home: Path
-
-    @property
-    def overlong(self) -> pb.Overlong.ValueType:
-        """What becomes of texts over the token limit.
-
-        Raises:
-            Misconfigured: `OPTIONS_CONTRADICT`.
-        """
-        if self.truncate and self.split:
-            raise Misconfigured("OPTIONS_CONTRADICT", "a text is cut with --truncate or split with --split, not both")
-        if self.split:
-            return pb.OVERLONG_SPLIT
-        return pb.OVERLONG_TRUNCATE if self.truncate else pb.OVERLONG_REJECT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +77,14 @@ class Job:
         with Rejects(self.rejects, goes_on=going_on is not None) as rejects:
             lines = self.source.lines(self.request.fields)
             record = Record(self.journal, rejects)
-            indexed = await store(address, run, lines, self.wanted.overlong, record, self.progress)
+            indexed = await store(address, run, lines, self.wanted.long_texts, record, self.progress)
         if await self._finished(address, indexed, finish) and self.journal is not None:
             self.journal.end(indexed.document_count)
         return indexed
+
+    def average_words(self, lexical: pb.LexicalParameters) -> float | None:
+        """Count how many words a text of the input has on average; None where that cannot be."""
+        return average_words(self.source, self.request.fields, self.request.long_texts, lexical)
 
     async def _finished(self, address: str, indexed: Indexed, finish: Finish | None) -> bool:
         if finish is None:
@@ -114,7 +100,6 @@ def open_job(request: Request) -> Iterator[Job]:
     Raises:
         Misconfigured: One cannot be opened, or options contradict each other.
     """
-    overlong = request.overlong
     if request.fields.id == request.fields.text:
         raise Misconfigured("OPTIONS_CONTRADICT", f'"{request.fields.text}" cannot be both id and text')
     if request.file == STDIN and request.journal is not None:
@@ -126,7 +111,7 @@ def open_job(request: Request) -> Iterator[Job]:
             file=request.file,
             digest=source.digest,
             options=_options(request, source),
-            overlong=overlong,
+            long_texts=request.long_texts,
         )
         path = request.journal or _default_journal(request, wanted)
         rejects = request.rejects or path.with_name(path.name.removesuffix(".jsonl") + ".rejects.jsonl")
@@ -141,7 +126,7 @@ def _options(request: Request, source: Source) -> dict[str, str]:
         "id_field": request.fields.id,
         "text_field": request.fields.text,
         "format": source.format,
-        "overlong": OVERLONG_WORDS[request.overlong],
+        **request.long_texts.in_words(),
     }
 
 

@@ -28,6 +28,11 @@ TextField = Annotated[str, typer.Option(metavar="FIELD", help="Field that is sea
 IdField = Annotated[str, typer.Option(metavar="FIELD", help="Field that is the id: text or a number.")]
 Truncate = Annotated[bool, typer.Option("--truncate", help="Encode only the beginning of too long texts.")]
 Split = Annotated[bool, typer.Option("--split", help="Split too long texts at sentence ends into parts that overlap.")]
+PartTokens = Annotated[
+    int | None,
+    typer.Option("--part-tokens", min=16, metavar="N", help="Split texts into parts of at most so many tokens."),
+]
+PartPerSentence = Annotated[bool, typer.Option("--part-per-sentence", help="Split texts into their sentences.")]
 JournalFile = Annotated[
     Path | None, typer.Option("--journal", metavar="FILE", help="Where to note what is stored; default is in --home.")
 ]
@@ -52,6 +57,8 @@ __all__ = [
     "Host",
     "IdField",
     "JournalFile",
+    "PartPerSentence",
+    "PartTokens",
     "ProfileName",
     "RejectFile",
     "RerankerPort",

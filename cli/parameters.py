@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from cli import lexical
 from retrieval.gateway.v1 import gateway_pb2 as pb
 
 
@@ -44,6 +45,7 @@ def parameters_of(
     shards: int | None,
     replicas: int | None,
     indexes: Sequence[str],
+    words: pb.LexicalParameters | None,
 ) -> pb.CollectionParameters:
     """Write parameters; their ranges are the gateway's to check.
 
@@ -58,6 +60,7 @@ def parameters_of(
         shard_count=shards,
         replication_factor=replicas,
         payload_indexes=[_index(one) for one in indexes],
+        lexical=words,
     )
 
 
@@ -70,6 +73,7 @@ def in_words(parameters: pb.CollectionParameters) -> Sequence[tuple[str, str]]:
         ("quantization", _word(pb.Quantization.Name(parameters.quantization))),
         ("shards, copies", f"{parameters.shard_count}, {parameters.replication_factor}"),
         ("payload indexes", ", ".join(indexes) or "none"),
+        ("words", lexical.in_words(parameters)),
     )
 
 

@@ -14,6 +14,7 @@ from cli.index_report import as_document, print_indexed
 from cli.indexing import CALL_TIMEOUT_S, Indexed, find_collection
 from cli.jobs import Job, Request, open_job
 from cli.lines import Fields
+from cli.long_texts import long_texts
 from retrieval.gateway.v1 import gateway_pb2 as pb
 from serving.errors import Misconfigured
 
@@ -85,6 +86,8 @@ def reindex(
     id_field: options.IdField = "id",
     truncate: options.Truncate = False,
     split: options.Split = False,
+    part_tokens: options.PartTokens = None,
+    part_per_sentence: options.PartPerSentence = False,
     drop_old: DropOld = False,
     accept_rejects: AcceptRejects = False,
     journal: options.JournalFile = None,
@@ -98,13 +101,14 @@ def reindex(
     Whoever searches the alias meanwhile sees the old collection, then the new one, never a mixture. A run that was
     killed goes on when the same command is given again. Exits 1 where the alias was left as it is.
     """
+    with reported(gateway):
+        texts = long_texts(truncate=truncate, split=split, part_tokens=part_tokens, part_per_sentence=part_per_sentence)
     request = Request(
         name=collection,
         file=file,
         format=format,
         fields=Fields(id=id_field, text=text_field),
-        truncate=truncate,
-        split=split,
+        long_texts=texts,
         journal=journal,
         rejects=rejects,
         restart=restart,

@@ -10,6 +10,7 @@ import grpc
 
 from cli.calls import CODE_BY_NUMBER, CallFailed, gateway_at
 from cli.lines import Line, Malformed
+from cli.long_texts import LongTexts
 from cli.record import Outcome, Record
 from retrieval.gateway.v1 import gateway_pb2 as pb
 
@@ -22,6 +23,7 @@ STREAM_S = 60.0
 """A stream is ended after this time and the next one opens a new connection: servers close old ones."""
 OF_A_DOCUMENT = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.INTERNAL}
 """Codes that one document can cause; any other would meet the next message as well."""
+REJECTED = LongTexts()
 
 Batch: TypeAlias = Sequence[Line]
 Method: TypeAlias = "grpc.aio.StreamStreamMultiCallable[pb.UpsertDocumentsRequest, pb.UpsertDocumentsResponse]"
@@ -32,7 +34,7 @@ async def upsert(
     collection: str,
     lines: Iterable[Line | Malformed],
     *,
-    overlong: pb.Overlong.ValueType = pb.OVERLONG_REJECT,
+    long_texts: LongTexts = REJECTED,
     record: Record,
     progress: Callable[[Outcome], None] = lambda _: None,
 ) -> None:
@@ -42,7 +44,7 @@ async def upsert(
         address: Of the gateway.
         collection: An existing collection.
         lines: What to send, in ascending order; a malformed line is noted and left out, and so is what is settled.
-        overlong: What becomes of a text over the token limit.
+        long_texts: What becomes of texts over the token limit.
         record: Told of every line while answers come, and right also where this raises.
         progress: Told after every answer.
 
@@ -50,7 +52,7 @@ async def upsert(
         CallFailed: The gateway answered with an error that no single document has caused.
         grpc.aio.AioRpcError: It cannot be reached, or a stream broke.
     """
-    sender = _Sender(collection, _batches(_good(lines, record)), record, overlong)
+    sender = _Sender(collection, _batches(_good(lines, record)), record, long_texts)
     while sender.more():
         async with gateway_at(address) as gateway:
             await sender.send(gateway.documents.UpsertDocuments, progress)
@@ -59,13 +61,11 @@ async def upsert(
 class _Sender:
     """Sends batches; a refused one comes back document by document, so that its neighbours are not lost with it."""
 
-    def __init__(
-        self, collection: str, batches: Iterator[Batch], record: Record, overlong: pb.Overlong.ValueType
-    ) -> None:
+    def __init__(self, collection: str, batches: Iterator[Batch], record: Record, long_texts: LongTexts) -> None:
         self._collection = collection
         self._batches = batches
         self._record = record
-        self._overlong = overlong
+        self._long_texts = long_texts
         self._again: deque[Batch] = deque()
         self._at_work: dict[int, Batch] = {}
         self._sequence = 0
@@ -107,7 +107,9 @@ class _Sender:
             sequence=self._sequence,
             collection=self._collection,
             documents=[line.document for line in batch],
-            overlong=self._overlong,
+            overlong=self._long_texts.overlong,
+            part_tokens=self._long_texts.part_tokens,
+            part_per_sentence=self._long_texts.part_per_sentence,
         )
 
     def _take(self, response: pb.UpsertDocumentsResponse) -> None:

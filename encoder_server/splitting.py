@@ -88,7 +88,7 @@ def split_sentences(text: str, measure: Measure, *, max_tokens: int) -> list[Pie
     Raises:
         Unsplittable: A character alone is over the limit.
     """
-    spans = [_stripped(text, *span) for span in _sentences(text)]
+    spans = [_stripped(text, *span) for span in sentences(text)]
     empty, *rows = measure(["", *(text[slice(*span)] for span in spans)])
     pieces: list[Piece] = []
     for (begin, end), row in zip(spans, rows, strict=True):
@@ -97,6 +97,20 @@ def split_sentences(text: str, measure: Measure, *, max_tokens: int) -> list[Pie
         elif not row.blank:
             pieces.append(Piece(begin=begin, end=end, token_count=row.token_count))
     return pieces
+
+
+def sentences(text: str) -> list[Span]:
+    """Return the sentences of a text, which together are all of it."""
+    found: list[Span] = []
+    begin = 0
+    for span in _divided(text, (0, len(text)), SENTENCE_END):
+        if any(map(str.isalpha, text[slice(*span)])):
+            found.append((begin, span[1]))
+            begin = span[1]
+    if begin < len(text):
+        begin = found.pop()[0] if found else 0
+        found.append((begin, len(text)))
+    return found
 
 
 class _Splitter:
@@ -184,20 +198,6 @@ class _Splitter:
             room -= self._atoms[end][1]
             end += 1
         return end
-
-
-def _sentences(text: str) -> list[Span]:
-    """Return the sentences of a text, which together are all of it."""
-    sentences: list[Span] = []
-    begin = 0
-    for span in _divided(text, (0, len(text)), SENTENCE_END):
-        if any(map(str.isalpha, text[slice(*span)])):
-            sentences.append((begin, span[1]))
-            begin = span[1]
-    if begin < len(text):
-        begin = sentences.pop()[0] if sentences else 0
-        sentences.append((begin, len(text)))
-    return sentences
 
 
 def _divided(text: str, span: Span, ends: re.Pattern[str]) -> Iterator[Span]:

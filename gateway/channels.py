@@ -44,6 +44,7 @@ CHANNEL_OPTIONS: Sequence[tuple[str, int]] = (
 )
 # What the model servers may refuse that is really our caller's doing.
 CALLERS_REASONS = frozenset({"TEXT_BLANK", "TEXT_TOO_LONG", "TEXT_TOO_LARGE"})
+CALLERS_FIELDS = frozenset({"max_tokens"})
 NOT_OURS = "what answers at the {peer}'s address is no {peer} of ours"
 LOCKED_OUT = "the {peer} does not let this gateway in; look at backend_api_key_file"
 MISCONFIGURED = {
@@ -106,8 +107,8 @@ def translate(peer: str, error: grpc.aio.AioRpcError) -> errors.ServiceError:
         return errors.DeadlineSpent("DEADLINE_SPENT", f"no time left while waiting for the {peer}")
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return errors.Overloaded(f"{name}_OVERLOADED", f"the {peer} is at its limit", retry_after_s=retry_after_s)
-    if code is grpc.StatusCode.INVALID_ARGUMENT and info.reason in CALLERS_REASONS:
-        field = info.metadata.get("field", "request")
+    field = info.metadata.get("field", "request")
+    if code is grpc.StatusCode.INVALID_ARGUMENT and (info.reason in CALLERS_REASONS or field in CALLERS_FIELDS):
         return errors.InvalidRequest(info.reason, (error.details() or "").removeprefix(f"{field}: "), field=field)
     if code in MISCONFIGURED:
         return errors.Misconfigured(f"{name}_MISCONFIGURED", MISCONFIGURED[code].format(peer=peer))

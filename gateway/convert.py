@@ -15,7 +15,7 @@ from gateway.convert_values import (
     payload_of,
     struct_of,
 )
-from gateway.indexing import Overlong
+from gateway.indexing import Overlong, Splitting
 from gateway.pipeline import Hit, Result
 from gateway.ports import Document, DocumentId, Part
 from gateway.search_query import RerankMode, SearchQuery
@@ -114,6 +114,19 @@ def overlong_of(message: pb.UpsertDocumentsRequest) -> Overlong:
     return OVERLONGS[message.overlong]
 
 
+def splitting_of(message: pb.UpsertDocumentsRequest, overlong: Overlong) -> Splitting:
+    """Read into what parts texts are split; how many tokens a part may have is the encoder's to say.
+
+    Raises:
+        InvalidRequest: `SPLIT_REQUIRED`, it is said and nothing is to be split.
+    """
+    max_tokens = message.part_tokens if message.HasField("part_tokens") else None
+    for field, said in (("part_tokens", max_tokens is not None), ("part_per_sentence", message.part_per_sentence)):
+        if said and overlong is not Overlong.SPLIT:
+            raise InvalidRequest("SPLIT_REQUIRED", "only with OVERLONG_SPLIT", field=field)
+    return Splitting(max_tokens=max_tokens, per_sentence=message.part_per_sentence)
+
+
 def _document_of(message: pb.Document, field: str) -> Document:
     check_text(message.text, f"{field}.text")
     return Document(
@@ -172,7 +185,7 @@ def hit_bytes(hit: Hit, *, with_text: bool) -> int:
 
 
 def document_message(document: Document) -> pb.Document:
-    """Write a document."""
+    """Write a document; the whole text of a split one goes into exports only."""
     return pb.Document(
         id=id_message(document.id),
         text=document.text,

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gateway.convert import document_message
+from gateway.convert_lexical import lexical_message, lexical_of
 from gateway.convert_values import MAX_TEXT_BYTES, check_range, id_of, model_message, payload_key, payload_of
 from gateway.parameters import (
     DEFAULT_PARAMETERS,
@@ -74,6 +75,7 @@ def parameters_of(message: pb.CollectionParameters, field: str = "parameters") -
         on_disk=message.on_disk,
         quantization=QUANTIZATIONS[message.quantization],
         payload_indexes=_indexes_of(message.payload_indexes, f"{field}.payload_indexes"),
+        lexical=lexical_of(message.lexical, f"{field}.lexical") if message.HasField("lexical") else None,
     )
 
 
@@ -89,6 +91,7 @@ def parameters_message(parameters: CollectionParameters) -> pb.CollectionParamet
         shard_count=parameters.shard_count,
         replication_factor=parameters.replication_factor,
         payload_indexes=[pb.PayloadIndex(key=one.key, type=types[one.kind]) for one in parameters.payload_indexes],
+        lexical=lexical_message(parameters.lexical) if parameters.lexical is not None else None,
     )
 
 
@@ -146,8 +149,11 @@ def header_of(message: pb.CollectionHeader, field: str = "start.header") -> tupl
 
 
 def stored_message(document: Document, vector: Vector) -> pb.StoredDocument:
-    """Write a document of an export."""
-    return pb.StoredDocument(document=document_message(document), vector=np.asarray(vector, "<f4").tobytes())
+    """Write a document of an export, with what only an export tells of it."""
+    message = document_message(document)
+    if document.parent_text is not None:
+        message.parent_text = document.parent_text
+    return pb.StoredDocument(document=message, vector=np.asarray(vector, "<f4").tobytes())
 
 
 def stored_of(
@@ -166,15 +172,28 @@ def stored_of(
 
 def _document_of(message: pb.Document, field: str) -> Document:
     require_size(message.text, MAX_TEXT_BYTES, field=f"{field}.text")
-    part = None
-    if message.HasField("parent"):
-        parent = id_of(message.parent, f"{field}.parent")
-        # Whoever deletes the parent later counts to this number.
-        check_range(message.part_count, MAX_TEXT_BYTES, f"{field}.part_count")
-        check_range(message.part, message.part_count, f"{field}.part")
-        part = Part(parent=parent, number=message.part, count=message.part_count)
-    payload = payload_of(message.payload, f"{field}.payload")
-    return Document(id=id_of(message.id, f"{field}.id"), text=message.text, payload=payload, part=part)
+    part = _part_of(message, field) if message.HasField("parent") else None
+    if message.parent_text:
+        require_size(message.parent_text, MAX_TEXT_BYTES, field=f"{field}.parent_text")
+        if part is None or part.number != 1:
+            raise InvalidRequest(
+                "PARENT_TEXT", "only the first part of a document has it", field=f"{field}.parent_text"
+            )
+    return Document(
+        id=id_of(message.id, f"{field}.id"),
+        text=message.text,
+        payload=payload_of(message.payload, f"{field}.payload"),
+        part=part,
+        parent_text=message.parent_text or None,
+    )
+
+
+def _part_of(message: pb.Document, field: str) -> Part:
+    parent = id_of(message.parent, f"{field}.parent")
+    # Whoever deletes the parent later counts to this number.
+    check_range(message.part_count, MAX_TEXT_BYTES, f"{field}.part_count")
+    check_range(message.part, message.part_count, f"{field}.part")
+    return Part(parent=parent, number=message.part, count=message.part_count)
 
 
 def _vector_of(packed: bytes, dimension: int, field: str) -> Vector:

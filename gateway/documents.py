@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from gateway.convert import document_message, documents_of, overlong_of
+from gateway.convert import document_message, documents_of, overlong_of, splitting_of
 from gateway.convert_values import collection_name, ids_of
 from gateway.indexing import Indexer
 from gateway.ports import VectorStore
@@ -82,11 +82,12 @@ class DocumentService(pb_grpc.DocumentServiceServicer):
         try:
             scope = current()
             require(UPSERT, message, scope)
-            documents = documents_of(message.documents)
+            documents, overlong = documents_of(message.documents), overlong_of(message)
             stored = await self._indexer.upsert(
                 collection_name(message.collection),
                 [scope.stamped(one, f"documents[{index}]") for index, one in enumerate(documents)],
-                overlong=overlong_of(message),
+                overlong=overlong,
+                splitting=splitting_of(message, overlong),
                 deadline=deadline,
             )
         except Exception as error:  # noqa: BLE001 - reported in the message's own answer

@@ -12,7 +12,7 @@ from retrieval.encoder.v1 import encoder_pb2 as pb
 from retrieval.encoder.v1.encoder_pb2_grpc import EncoderServiceStub
 from serving.batching import Priority
 from serving.deadline import Deadline
-from serving.errors import InferenceFailed, InvalidRequest
+from serving.errors import InferenceFailed
 from serving.timing import from_duration
 
 SERVICE = pb.DESCRIPTOR.services_by_name["EncoderService"].full_name
@@ -32,40 +32,43 @@ class EncoderClient:
         self._stub = EncoderServiceStub(channel)
         self._guard = guard or Guard(PEER)
 
-    async def encode_query(
-        self, query: str, *, priority: Priority = Priority.INTERACTIVE, deadline: Deadline
+    async def encode_queries(
+        self, queries: Sequence[str], *, priority: Priority = Priority.INTERACTIVE, deadline: Deadline
     ) -> Encoded:
-        """Encode one query; what is wrong with it is reported under the name that our caller knows."""
+        """Encode queries, all or none; one over the token limit is InvalidRequest of the field `texts[i]`."""
         request = pb.EncodeRequest(
-            texts=[query],
+            texts=queries,
             input_type=pb.INPUT_TYPE_QUERY,
             vector_format=pb.VECTOR_FORMAT_BYTES,
             priority=PRIORITIES[priority],
         )
-        try:
-            return await self._encode(request, deadline)
-        except InvalidRequest as error:
-            raise InvalidRequest(error.reason, error.message.removeprefix(f"{error.field}: "), field="query") from error
+        return await self._encode(request, deadline)
 
-    async def encode_passages(self, texts: Sequence[str], *, truncate: bool, deadline: Deadline) -> Encoded:
-        """Encode passages, all or none, as bulk work."""
+    async def encode_passages(
+        self, texts: Sequence[str], *, truncate: bool, priority: Priority = Priority.BULK, deadline: Deadline
+    ) -> Encoded:
+        """Encode passages, all or none; bulk work by default."""
         request = pb.EncodeRequest(
             texts=texts,
             input_type=pb.INPUT_TYPE_PASSAGE,
             overlong=pb.OVERLONG_TRUNCATE if truncate else pb.OVERLONG_REJECT,
             vector_format=pb.VECTOR_FORMAT_BYTES,
-            priority=pb.PRIORITY_BULK,
+            priority=PRIORITIES[priority],
         )
         return await self._encode(request, deadline)
 
-    async def split(self, texts: Sequence[str], *, deadline: Deadline) -> Sequence[Sequence[str]]:
-        """Split passages at the encoder's token limit."""
-        request = pb.SplitRequest(texts=texts, input_type=pb.INPUT_TYPE_PASSAGE)
+    async def split(
+        self, texts: Sequence[str], *, max_tokens: int | None = None, per_sentence: bool = False, deadline: Deadline
+    ) -> Sequence[Sequence[str]]:
+        """Split passages at `max_tokens`, by default the encoder's token limit, or at every sentence's end."""
+        request = pb.SplitRequest(
+            texts=texts, input_type=pb.INPUT_TYPE_PASSAGE, max_tokens=max_tokens, per_sentence=per_sentence
+        )
         timeout = deadline.require("encode")
         response = await self._guard.call(lambda: self._stub.Split(request, timeout=timeout), timeout_s=timeout)
         if len(response.texts) != len(texts):
             raise InferenceFailed("ENCODER_FAILED", f"{len(response.texts)} texts came back split for {len(texts)}")
-        return [_passages(text, split.passages) for text, split in zip(texts, response.texts, strict=True)]
+        return [_passages(text, split.passages, max_tokens) for text, split in zip(texts, response.texts, strict=True)]
 
     async def info(self, *, deadline: Deadline) -> EncoderInfo:
         """Return the model being served, its dimension and its prefix."""
@@ -91,10 +94,13 @@ class EncoderClient:
         )
 
 
-def _passages(text: str, spans: Sequence[pb.Passage]) -> list[str]:
+def _passages(text: str, spans: Sequence[pb.Passage], max_tokens: int | None) -> list[str]:
     data = text.encode()
     if not spans or not all(0 <= span.begin < span.end <= len(data) for span in spans):
         raise InferenceFailed("ENCODER_FAILED", f"{len(spans)} passages do not lie within their text")
+    if max_tokens is not None and any(span.token_count > max_tokens for span in spans):
+        # An encoder of an older version knows no limit but its own.
+        raise InferenceFailed("ENCODER_FAILED", f"a passage has more than the {max_tokens} tokens that were asked for")
     try:
         return [data[span.begin : span.end].decode() for span in spans]
     except UnicodeDecodeError as error:

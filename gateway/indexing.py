@@ -1,6 +1,7 @@
 """Documents in: split or encode their texts, store them, acknowledge. One message at a time, all of it or nothing."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -8,14 +9,21 @@ from functools import partial
 from itertools import chain
 from typing import TypeVar
 
-from gateway.part_ids import part_id
+from gateway.part_ids import first_part, part_id
 from gateway.ports import Collection, Document, DocumentId, Encoder, Model, Part, Vector, VectorStore
 from serving.deadline import Deadline
 from serving.errors import DeadlineSpent, InvalidRequest, Misconfigured, Overloaded
 
 TEXTS_PER_CALL = 256
 """Most texts that an encoder takes at once."""
+SPLIT_TEXTS_PER_CALL = 16
+"""So few that a message of too many parts is refused before all of it has been split."""
 IDS_PER_CALL = 1_000
+READ_IDS_PER_CALL = 256
+"""A first part has text, payload and the whole text, 64 KiB each at most: 48 MiB, under a channel's limit of 64."""
+MAX_PARTS = 16_384
+"""Parts of all documents of a message. At 512 tokens that is 32 MiB of text, which is more than a message may have."""
+TEXT_FIELD = re.compile(r"texts\[(\d+)\]")
 
 T = TypeVar("T")
 
@@ -26,6 +34,19 @@ class Overlong(Enum):
     REJECT = "reject"
     TRUNCATE = "truncate"
     SPLIT = "split"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Splitting:
+    """Into what parts texts are split under `Overlong.SPLIT`."""
+
+    max_tokens: int | None = None
+    """Most tokens of a part, prefix and special tokens included; None is the encoder's limit."""
+    per_sentence: bool = False
+    """Whether every sentence is a part of its own."""
+
+
+WHOLE_PARTS = Splitting()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,21 +69,28 @@ class Indexer:
     store: VectorStore
 
     async def upsert(
-        self, collection: str, documents: Sequence[Document], *, overlong: Overlong, deadline: Deadline
+        self,
+        collection: str,
+        documents: Sequence[Document],
+        *,
+        overlong: Overlong,
+        splitting: Splitting = WHOLE_PARTS,
+        deadline: Deadline,
     ) -> Stored:
         """Encode and store documents, all or none.
 
         A full encoder slows this down instead of failing it, for as long as the deadline allows.
 
         Raises:
-            InvalidRequest: A text is blank or too long, or a part's id is taken; the field names the document.
+            InvalidRequest: A text is blank or too long, or a part's id is taken; the field names the document. Or there
+                are too many parts (`documents`), or none can be of that size (`part_tokens`).
             NotFound: No such collection.
             Misconfigured: The collection belongs to another encoder.
         """
         target = await self.store.describe(collection, deadline=deadline)
         entries, stale = documents, list[DocumentId]()
         if overlong is Overlong.SPLIT:
-            groups = await self._split(documents, deadline)
+            groups = await self._split(documents, splitting, deadline)
             stale = await self._stale(target.name, documents, groups, deadline)
             entries = list(chain.from_iterable(groups))
         vectors, truncated = await self._encode(
@@ -89,12 +117,13 @@ class Indexer:
         parts = [part_id(one, number) for one, count in counts.items() for number in range(1, count + 1)]
         await self._delete(collection, [*ids, *parts], deadline)
 
-    async def _split(self, documents: Sequence[Document], deadline: Deadline) -> list[list[Document]]:
+    async def _split(
+        self, documents: Sequence[Document], splitting: Splitting, deadline: Deadline
+    ) -> list[list[Document]]:
         """Return what is to be stored in place of each document: itself, or its parts."""
-        texts = [document.text for document in documents]
-        split = await _patiently(partial(self.encoder.split, texts, deadline=deadline), deadline)
+        split = await self._passages(documents, splitting, deadline)
         groups = [
-            _parts(document, passages, f"documents[{index}].id")
+            _parts(document, passages, _id_of(index))
             for index, (document, passages) in enumerate(zip(documents, split, strict=True))
         ]
         seen: set[DocumentId] = set()
@@ -104,6 +133,29 @@ class Indexer:
                 raise InvalidRequest("ID_DUPLICATE", "a part's id occurs twice in this message", field=_id_of(index))
             seen |= ids
         return groups
+
+    async def _passages(
+        self, documents: Sequence[Document], splitting: Splitting, deadline: Deadline
+    ) -> list[Sequence[str]]:
+        """Split texts, a few at a time.
+
+        Raises:
+            InvalidRequest: `TOO_MANY_PARTS`.
+        """
+        split = list[Sequence[str]]()
+        for begin in range(0, len(documents), SPLIT_TEXTS_PER_CALL):
+            call = partial(
+                self.encoder.split,
+                [document.text for document in documents[begin : begin + SPLIT_TEXTS_PER_CALL]],
+                max_tokens=splitting.max_tokens,
+                per_sentence=splitting.per_sentence,
+                deadline=deadline,
+            )
+            split += await _patiently(call, deadline, first=begin)
+            if sum(map(len, split)) > MAX_PARTS:
+                message = f"more than {MAX_PARTS} parts; send fewer documents at once, or ask for larger parts"
+                raise InvalidRequest("TOO_MANY_PARTS", message, field="documents")
+        return split
 
     async def _stale(
         self, collection: str, documents: Sequence[Document], groups: Sequence[Sequence[Document]], deadline: Deadline
@@ -131,14 +183,14 @@ class Indexer:
         self, collection: str, ids: Sequence[DocumentId], deadline: Deadline
     ) -> dict[DocumentId, int]:
         """Return how many parts there are of the documents that are stored in parts: their first one says."""
-        firsts = [first for one in ids if (first := _first_part(one)) is not None]
+        firsts = [first for one in ids if (first := first_part(one)) is not None]
         found = await self._get(collection, firsts, deadline)
         return {one.part.parent: one.part.count for one in found if one.part is not None}
 
     async def _get(self, collection: str, ids: Sequence[DocumentId], deadline: Deadline) -> list[Document]:
         found: list[Document] = []
-        for begin in range(0, len(ids), IDS_PER_CALL):
-            found += await self.store.get(collection, ids[begin : begin + IDS_PER_CALL], deadline=deadline)
+        for begin in range(0, len(ids), READ_IDS_PER_CALL):
+            found += await self.store.get(collection, ids[begin : begin + READ_IDS_PER_CALL], deadline=deadline)
         return found
 
     async def _delete(self, collection: str, ids: Sequence[DocumentId], deadline: Deadline) -> None:
@@ -170,17 +222,10 @@ def _parts(document: Document, passages: Sequence[str], field: str) -> list[Docu
             text=passage,
             payload=document.payload,
             part=Part(parent=document.id, number=number, count=len(passages)),
+            parent_text=document.text if number == 1 else None,
         )
         for number, passage in enumerate(passages, 1)
     ]
-
-
-def _first_part(identifier: DocumentId) -> str | None:
-    """Return the id of a document's first part; an id that leaves no room for it has none."""
-    try:
-        return part_id(identifier, 1)
-    except InvalidRequest:
-        return None
 
 
 def _id_of(index: int) -> str:
@@ -196,8 +241,14 @@ def _check_encoder(target: Collection, model: Model) -> None:
         )
 
 
-async def _patiently(call: Callable[[], Awaitable[T]], deadline: Deadline) -> T:
-    """Call the encoder, again where it is full; what it refuses is named as the caller knows it."""
+async def _patiently(call: Callable[[], Awaitable[T]], deadline: Deadline, *, first: int = 0) -> T:
+    """Call the encoder, again where it is full; what it refuses is named as the caller knows it.
+
+    Args:
+        call: Sends texts.
+        deadline: Until when.
+        first: Position of the first text among the documents.
+    """
     while True:
         try:
             return await call()
@@ -206,5 +257,11 @@ async def _patiently(call: Callable[[], Awaitable[T]], deadline: Deadline) -> T:
                 raise DeadlineSpent("DEADLINE_SPENT", "no time left to wait for the encoder") from error
             await asyncio.sleep(error.retry_after_s)
         except InvalidRequest as error:
-            field = error.field.replace("texts[", "documents[", 1) + ".text"
-            raise InvalidRequest(error.reason, error.message.removeprefix(f"{error.field}: "), field=field) from error
+            message = error.message.removeprefix(f"{error.field}: ")
+            raise InvalidRequest(error.reason, message, field=_callers_field(error.field, first)) from error
+
+
+def _callers_field(field: str, first: int) -> str:
+    if found := TEXT_FIELD.fullmatch(field):
+        return f"documents[{first + int(found[1])}].text"
+    return "part_tokens" if field == "max_tokens" else field

@@ -33,6 +33,14 @@ def part_id(parent: DocumentId, number: int, *, field: str = "id") -> str:
     return made
 
 
+def first_part(parent: DocumentId) -> str | None:
+    """Return the id of a document's first part; an id that leaves no room for it has none."""
+    try:
+        return part_id(parent, 1)
+    except InvalidRequest:
+        return None
+
+
 def to_tagged(identifier: DocumentId) -> str:
     """Return an id as text that says what it is."""
     if isinstance(identifier, int):

@@ -13,7 +13,7 @@ import numpy as np
 from gateway.budget import Reserves, StageCaps
 from gateway.diversity import Diversity, diversify
 from gateway.fusion import Fused, ListRank, WeightedList, fuse, weights
-from gateway.part_ids import part_id
+from gateway.part_ids import first_part
 from gateway.ports import (
     Candidate,
     DenseQuery,
@@ -269,14 +269,24 @@ class FirstStage:
     async def _parent_texts(
         self, collection: str, candidates: Sequence[Candidate], deadline: Deadline
     ) -> dict[DocumentId, str]:
-        """Return the texts of the documents that candidates are parts of; their first parts keep them."""
-        parents = [one.part.parent for one in candidates if one.part is not None]
-        if not parents:
-            return {}
-        firsts = await self.store.get(collection, [part_id(parent, 1) for parent in parents], deadline=deadline)
-        return {
-            one.part.parent: one.parent_text for one in firsts if one.part is not None and one.parent_text is not None
-        }
+        """Return the texts of the documents that candidates are parts of; their first parts keep them.
+
+        What has been deleted or written anew since the search is not among them.
+
+        Raises:
+            Misconfigured: `PARENT_TEXT_MISSING`, a first part is there and has no whole text.
+        """
+        firsts = [first for one in candidates if one.part is not None and (first := first_part(one.part.parent))]
+        found = await self.store.get(collection, firsts, deadline=deadline) if firsts else ()
+        texts: dict[DocumentId, str] = {}
+        for one in found:
+            if one.part is None:
+                continue
+            if one.parent_text is None:
+                message = "a document was split before whole texts were kept; index it again"
+                raise Misconfigured("PARENT_TEXT_MISSING", message)
+            texts[one.part.parent] = one.parent_text
+        return texts
 
 
 def folded(candidates: Sequence[Fused]) -> Sequence[Fused]:
@@ -332,14 +342,11 @@ def _retrieved(search: SearchQuery, fused: Fused, texts: dict[DocumentId, str]) 
     """Make one of the pool of what was found."""
     candidate = replace(fused.candidate, payload=_asked_payload(search, fused.candidate), vector=None)
     passage = candidate.text
-    if candidate.part is not None and (search.return_parent or search.rerank_parent):
-        parent = candidate.part.parent
-        text = texts.get(parent)
-        if text is None:
-            message = "a document was split before whole texts were kept; index it again"
-            raise Misconfigured("PARENT_TEXT_MISSING", message)
+    part = candidate.part
+    if part is not None and part.parent in texts:  # where it is not, the part that was found stands for it
+        text = texts[part.parent]
         passage = text if search.rerank_parent else passage
-        candidate = replace(candidate, id=parent, text=text) if search.return_parent else candidate
+        candidate = replace(candidate, id=part.parent, text=text) if search.return_parent else candidate
     return Retrieved(candidate=candidate, lists=fused.lists, passage=passage)
 
 

@@ -13,9 +13,9 @@ lock() { # output, then what to resolve
 }
 
 UPGRADE=${1:-}
-lock gateway pyproject.toml --extra qdrant
+lock gateway pyproject.toml --extra qdrant --extra writer
 lock cpu pyproject.toml --extra cpu
 lock gpu pyproject.toml --extra gpu requirements/cuda.in
-lock tools pyproject.toml --extra cpu --extra demo --extra evaluation --extra parquet --extra qdrant
+lock tools pyproject.toml --extra cpu --extra demo --extra evaluation --extra parquet --extra qdrant --extra writer
 lock export pyproject.toml --extra cpu --extra demo --extra evaluation --extra export --extra parquet --extra qdrant
 lock build requirements/build.in

@@ -24,7 +24,9 @@ from gateway.ports import (
     Encoded,
     EncoderInfo,
     Found,
+    ListQuery,
     Model,
+    RankedList,
     Reranked,
     Scored,
     ServerTime,
@@ -170,7 +172,9 @@ class FakeEncoder(_Scripted, encoder_pb2_grpc.EncoderServiceServicer):
         return await self._play(request, context, answer)
 
     async def Split(self, request: Any, context: Any) -> Any:  # noqa: N802
-        texts = [encoder_pb2.SplitText(passages=word_passages(text, self.word_limit)) for text in request.texts]
+        limit = request.max_tokens if request.HasField("max_tokens") else self.word_limit
+        passages = sentence_passages if request.per_sentence else word_passages
+        texts = [encoder_pb2.SplitText(passages=passages(text, limit)) for text in request.texts]
         return await self._play(request, context, encoder_pb2.SplitResponse(texts=texts, model=self.model))
 
     async def GetModel(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -213,10 +217,17 @@ def word_passages(text: str, limit: int) -> list[encoder_pb2.Passage]:
     """Cut a text into passages of so many words, without overlap."""
     words = [match.span() for match in re.finditer(r"\S+", text)]
     spans = [(words[i][0], words[min(i + limit, len(words)) - 1][1]) for i in range(0, len(words), limit)]
-    return [
-        encoder_pb2.Passage(begin=len(text[:begin].encode()), end=len(text[:end].encode()), token_count=limit)
-        for begin, end in spans
-    ]
+    return [_passage(text, span, limit) for span in spans]
+
+
+def sentence_passages(text: str, limit: int) -> list[encoder_pb2.Passage]:
+    """Cut a text after its full stops, however long sentences are."""
+    return [_passage(text, match.span(), limit) for match in re.finditer(r"[^.\s][^.]*\.?", text)]
+
+
+def _passage(text: str, span: tuple[int, int], limit: int) -> encoder_pb2.Passage:
+    begin, end = (len(text[:index].encode()) for index in span)
+    return encoder_pb2.Passage(begin=begin, end=end, token_count=limit)
 
 
 def word_vector(text: str) -> Vector:
@@ -265,13 +276,15 @@ class EncoderPort:
         self.deadlines: list[Deadline] = []
         self.priorities: list[Priority] = []
 
-    async def encode_query(
-        self, query: str, *, priority: Priority = Priority.INTERACTIVE, deadline: Deadline
+    async def encode_queries(
+        self, queries: Sequence[str], *, priority: Priority = Priority.INTERACTIVE, deadline: Deadline
+    ) -> Encoded:
+        return await self.encode_passages(queries, truncate=False, priority=priority, deadline=deadline)
+
+    async def encode_passages(
+        self, texts: Sequence[str], *, truncate: bool, priority: Priority = Priority.BULK, deadline: Deadline
     ) -> Encoded:
         self.priorities.append(priority)
-        return await self.encode_passages([query], truncate=False, deadline=deadline)
-
-    async def encode_passages(self, texts: Sequence[str], *, truncate: bool, deadline: Deadline) -> Encoded:
         self.deadlines.append(deadline)
         if self.error is not None:
             raise self.error
@@ -313,15 +326,16 @@ class PoolStore:
         self.error: Exception | None = None
         self.asked: list[Mapping[str, Any]] = []
 
-    async def search(self, name: str, vector: Vector, *, pool_size: int, **rest: Any) -> Found:
-        self.asked.append({"name": name, "vector": vector, "pool_size": pool_size, **rest})
+    async def search(self, name: str, queries: Sequence[ListQuery], *, limit: int, **rest: Any) -> Found:
+        self.asked.append({"name": name, "queries": queries, "limit": limit, **rest})
         if self.error is not None:
             raise self.error
         candidates = [
             Candidate(id=identifier, score=1 - rank / 100, text=text)
-            for rank, (identifier, text) in enumerate(self.pool[:pool_size])
+            for rank, (identifier, text) in enumerate(self.pool[:limit])
         ]
-        return Found(candidates=candidates, time=SERVER_TIME)
+        compute = SERVER_TIME.compute
+        return Found(lists=[RankedList(candidates=candidates, compute=compute) for _ in queries], time=SERVER_TIME)
 
 
 def _scored(logit: float | None) -> Scored | None:

@@ -20,7 +20,10 @@ class Shelf:
     def __init__(self, path: Path, request: pb.CreateCollection) -> None:
         self.size = request.vectors_config.params.size
         self.config = pb.CollectionConfig(
-            params=pb.CollectionParams(vectors_config=request.vectors_config),
+            params=pb.CollectionParams(
+                vectors_config=request.vectors_config,
+                sparse_vectors_config=request.sparse_vectors_config if request.sparse_vectors_config.map else None,
+            ),
             hnsw_config=request.hnsw_config,
             quantization_config=request.quantization_config if request.HasField("quantization_config") else None,
             metadata=request.metadata,
@@ -29,9 +32,18 @@ class Shelf:
         self.config.params.replication_factor = request.replication_factor
         self.config.params.write_consistency_factor = request.write_consistency_factor
         self.status = pb.CollectionStatus.Green
+        self.counts_corpora = True
+        """Whether it knows the corpus of a query by words; a server before 1.19 does not, and says nothing."""
         params = edge.EdgeVectorParams(size=self.size, distance=edge.Distance.Cosine)
+        assert all(one.modifier == pb.Modifier.Idf for one in request.sparse_vectors_config.map.values())
+        words = edge.EdgeSparseVectorParams(modifier=edge.Modifier.Idf)
+        config = edge.EdgeConfig(
+            vectors=params,
+            sparse_vectors=dict.fromkeys(request.sparse_vectors_config.map, words) or None,
+            wal_enabled=False,
+        )
         path.mkdir()
-        self._shard = edge.EdgeShard.create(str(path), edge.EdgeConfig(vectors=params, wal_enabled=False))
+        self._shard = edge.EdgeShard.create(str(path), config)
 
     def close(self) -> None:
         self._shard.close()
@@ -41,9 +53,7 @@ class Shelf:
         return self._shard.count(edge.CountRequest(exact=True, filter=chosen))
 
     def upsert(self, points: Any) -> None:
-        made = [
-            edge.Point(engine_id(one.id), self._vector(one.vectors.vector), from_payload(one.payload)) for one in points
-        ]
+        made = [edge.Point(engine_id(one.id), self._vectors(one.vectors), from_payload(one.payload)) for one in points]
         self._shard.update(edge.UpdateOperation.upsert_points(made))
 
     def index(self, request: pb.CreateFieldIndexCollection) -> None:
@@ -61,9 +71,7 @@ class Shelf:
         found, following = self._shard.scroll(wanted)
         points = [
             pb.RetrievedPoint(
-                id=server_id(one.id),
-                payload=to_payload(one.payload or {}),
-                vectors=pb.VectorsOutput(vector=pb.VectorOutput(dense=pb.DenseVector(data=one.vector))),
+                id=server_id(one.id), payload=to_payload(one.payload or {}), vectors=server_vectors(one.vector)
             )
             for one in found
         ]
@@ -83,18 +91,36 @@ class Shelf:
         found = self._shard.query(
             edge.QueryRequest(
                 limit=request.limit,
-                query=edge.Query.Nearest(self._vector(request.query.nearest)),
+                query=edge.Query.Nearest(self._vector(request.query.nearest), using=request.using or None),
                 filter=engine_filter(request.filter) if request.HasField("filter") else None,
+                params=self._params(request),
                 with_payload=engine_selector(request.with_payload),
                 with_vector=request.with_vectors.enable,
             )
         )
         return [
-            pb.ScoredPoint(id=server_id(one.id), score=one.score, payload=to_payload(one.payload or {}))
+            pb.ScoredPoint(
+                id=server_id(one.id),
+                score=one.score,
+                payload=to_payload(one.payload or {}),
+                vectors=server_vectors(one.vector),
+            )
             for one in found
         ]
 
-    def _vector(self, vector: Any) -> list[float]:
+    def _params(self, request: pb.QueryPoints) -> edge.SearchParams:
+        if not self.counts_corpora or not request.params.HasField("idf"):
+            return edge.SearchParams()
+        return edge.SearchParams(idf=edge.IdfParams(corpus=engine_filter(request.params.idf.corpus)))
+
+    def _vectors(self, vectors: pb.Vectors) -> Any:
+        if vectors.HasField("vector"):
+            return self._vector(vectors.vector)
+        return {name: self._vector(one) for name, one in vectors.vectors.vectors.items()}
+
+    def _vector(self, vector: Any) -> Any:
+        if vector.HasField("sparse"):
+            return edge.SparseVector(list(vector.sparse.indices), list(vector.sparse.values))
         numbers = list(vector.dense.data)
         if len(numbers) != self.size:
             raise Refused(f"Wrong input: Vector dimension error: expected dim: {self.size}, got {len(numbers)}")
@@ -109,6 +135,22 @@ def engine_id(point_id: pb.PointId) -> int | UUID:
 def server_id(point_id: Any) -> pb.PointId:
     """Write a point's id as the server does."""
     return pb.PointId(num=point_id) if isinstance(point_id, int) else pb.PointId(uuid=str(point_id))
+
+
+def server_vectors(vectors: Any) -> pb.VectorsOutput | None:
+    """Write a point's vectors as the server does: one without a name alone, or several by their names."""
+    if vectors is None:
+        return None
+    if isinstance(vectors, list):
+        return pb.VectorsOutput(vector=_output(vectors))
+    named = {name: _output(one) for name, one in vectors.items()}
+    return pb.VectorsOutput(vectors=pb.NamedVectorsOutput(vectors=named))
+
+
+def _output(vector: Any) -> pb.VectorOutput:
+    if isinstance(vector, edge.SparseVector):
+        return pb.VectorOutput(sparse=pb.SparseVector(indices=vector.indices, values=vector.values))
+    return pb.VectorOutput(dense=pb.DenseVector(data=vector))
 
 
 def engine_index(request: pb.CreateFieldIndexCollection) -> Any:
@@ -130,6 +172,8 @@ def engine_selector(wanted: pb.WithPayloadSelector) -> Any:
     """Read which part of the payload is wanted."""
     if wanted.WhichOneof("selector_options") == "include":
         return edge.PayloadSelector.Include(list(wanted.include.fields))
+    if wanted.WhichOneof("selector_options") == "exclude":
+        return edge.PayloadSelector.Exclude(list(wanted.exclude.fields))
     return wanted.enable
 
 

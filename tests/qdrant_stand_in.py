@@ -72,7 +72,7 @@ class StandIn:
         """Method and request of every call."""
         self.timeouts: list[float | None] = []
         """Seconds left of every call when it arrived."""
-        self.version = "1.16.3"
+        self.version = "1.19.0"
         self.title = "qdrant - vector search engine"
         self.api_key: str | None = None
         self.keeps_metadata = True

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import numpy as np
+from bm25_by_hand import bm25
 
 from gateway.parameters import DEFAULT_PARAMETERS, CollectionParameters
 from gateway.ports import (
@@ -17,21 +18,25 @@ from gateway.ports import (
     Condition,
     Cursor,
     DateRange,
+    DenseQuery,
     Document,
     DocumentId,
     Exists,
     Filter,
     Found,
     HasId,
+    ListQuery,
     Model,
     Page,
     Payload,
     Range,
+    RankedList,
     ServerTime,
     TextMatch,
     Vector,
 )
 from gateway.stores.conditions import require_indexes
+from gateway.stores.lexical import require_supported
 from serving.deadline import Deadline
 from serving.errors import AlreadyExists, InferenceFailed, InvalidRequest, Misconfigured, NotFound
 
@@ -53,6 +58,31 @@ class _Kept:
             return list(self.documents)
         require_indexes(wanted, self.parameters.payload_indexes)
         return [one.id for one in self.documents.values() if matches(wanted, one.id, one.payload)]
+
+    def scores(
+        self, query: ListQuery, found: Sequence[DocumentId], counted: Sequence[DocumentId]
+    ) -> dict[DocumentId, float]:
+        if isinstance(query, DenseQuery):
+            unit = _unit(query.vector, self.dimension)
+            return {one: float(np.clip(self.vectors[one] @ unit, -1, 1)) for one in found}
+        if self.parameters.lexical is None:
+            raise Misconfigured("LEXICAL_INDEX_REQUIRED", "the collection has no index of words")
+        texts = {one: self.documents[one].text for one in found}
+        scores = bm25(query.text, texts, self.parameters.lexical, [self.documents[one].text for one in counted])
+        return {one: float(np.float32(score)) for one, score in scores.items()}
+
+    def candidate(
+        self, document_id: DocumentId, score: float, payload_fields: Sequence[str], *, with_vector: bool
+    ) -> Candidate:
+        document = self.documents[document_id]
+        return Candidate(
+            id=document_id,
+            score=score,
+            text=_usable(document.text),
+            payload={k: v for k, v in document.payload.items() if "*" in payload_fields or k in payload_fields},
+            part=document.part,
+            vector=np.asarray(self.vectors[document_id], np.float32) if with_vector else None,
+        )
 
 
 class MemoryStore:
@@ -76,6 +106,7 @@ class MemoryStore:
         deadline: Deadline,
     ) -> Collection:
         deadline.require("create")
+        require_supported(parameters.lexical)
         if name in self._collections or name in self._aliases:
             raise _exists(name)
         encoder = replace(encoder, device="")
@@ -175,34 +206,27 @@ class MemoryStore:
     async def search(
         self,
         name: str,
-        vector: Vector,
+        queries: Sequence[ListQuery],
         *,
-        encoder: Model,
-        pool_size: int,
+        encoder: Model | None,
+        limit: int,
         filter: Filter | None,  # noqa: A002 - the port's word
+        corpus: Filter | None = None,
         payload_fields: Sequence[str],
+        with_vectors: bool = False,
         deadline: Deadline,
     ) -> Found:
         deadline.require("search")
         kept = self._kept(name)
-        if encoder.digest != kept.encoder.digest:
+        if encoder is not None and encoder.digest != kept.encoder.digest:
             raise Misconfigured("ENCODER_MISMATCH", f"{encoder.digest} is not the collection's {kept.encoder.digest}")
-        query = _unit(vector, kept.dimension)
-        if filter is not None:
-            require_indexes(filter, kept.parameters.payload_indexes)
-        pool = [
-            Candidate(
-                id=one.id,
-                score=float(np.clip(kept.vectors[one.id] @ query, -1, 1)),
-                text=_usable(one.text),
-                payload={k: v for k, v in one.payload.items() if "*" in payload_fields or k in payload_fields},
-                part=one.part,
-            )
-            for one in kept.documents.values()
-            if filter is None or matches(filter, one.id, one.payload)
-        ]
-        pool.sort(key=lambda one: (-one.score, _order(one.id)))
-        return Found(candidates=pool[:pool_size], time=ServerTime())
+        found, counted = kept.matching(filter), kept.matching(corpus)
+        lists = []
+        for scores in [kept.scores(query, found, counted) for query in queries]:
+            best = sorted(scores, key=lambda one: (-scores[one], _order(one)))[:limit]
+            pool = [kept.candidate(one, scores[one], payload_fields, with_vector=with_vectors) for one in best]
+            lists.append(RankedList(candidates=pool))
+        return Found(lists=lists, time=ServerTime())
 
     async def aclose(self) -> None:
         self._collections.clear()

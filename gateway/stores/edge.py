@@ -22,8 +22,10 @@ from gateway.ports import (
     DocumentId,
     Filter,
     Found,
+    ListQuery,
     Model,
     Page,
+    RankedList,
     ServerTime,
     Vector,
 )
@@ -192,26 +194,31 @@ class EdgeStore:
     async def search(  # noqa: PLR0913 - the port's signature
         self,
         name: str,
-        vector: Vector,
+        queries: Sequence[ListQuery],
         *,
-        encoder: Model,
-        pool_size: int,
-        filter: Filter | None,  # noqa: A002 - the field's word
+        encoder: Model | None,
+        limit: int,
+        filter: Filter | None,  # noqa: A002 - the port's word
+        corpus: Filter | None = None,
         payload_fields: Sequence[str],
+        with_vectors: bool = False,
         deadline: Deadline,
     ) -> Found:
-        """Return the `pool_size` nearest documents under the filter, compared one by one."""
-        (pool, compute), queue = await self._call(
+        """Return for each query the `limit` best documents under the filter, one query after the other."""
+        found, queue = await self._call(
             deadline,
             "search",
             name,
-            vector,
+            queries,
             encoder=encoder,
-            pool_size=pool_size,
+            limit=limit,
             wanted=filter,
+            corpus=corpus,
             payload_fields=payload_fields,
+            with_vectors=with_vectors,
         )
-        return Found(candidates=pool, time=ServerTime(queue=queue, compute=compute))
+        lists = cast("Sequence[RankedList]", found)
+        return Found(lists=lists, time=ServerTime(queue=queue, compute=sum(one.compute for one in lists)))
 
     async def _call(self, deadline: Deadline, operation: str, *args: Any, **kwargs: Any) -> tuple[Any, int]:
         """Run one operation; what it returns, and the nanoseconds that it waited for its turn."""

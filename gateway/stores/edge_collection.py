@@ -13,22 +13,37 @@ beyond, a Qdrant server is the store.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 from uuid import UUID
 
-import numpy as np
 import qdrant_edge as edge
 
-from gateway.ports import Candidate, Collection, Cursor, Document, DocumentId, Filter, Model, Page, Vector
-from gateway.stores.conditions import include_paths, payload_path, require_indexes
+from gateway.ports import (
+    Candidate,
+    Collection,
+    Cursor,
+    DenseQuery,
+    Document,
+    DocumentId,
+    Filter,
+    ListQuery,
+    Model,
+    Page,
+    RankedList,
+    Vector,
+)
+from gateway.stores.conditions import payload_path, require_indexes
 from gateway.stores.edge_filter import dated_paths, listed_path, to_engine_filter, to_engine_index, useful_indexes
 from gateway.stores.edge_meta import ENGINE, META_NAME, CollectionMeta, read_meta
+from gateway.stores.edge_requests import DENSE, Asked, by_vector, by_words, dense_of, shard_config, stored_vectors
+from gateway.stores.lexical import lexicon
 from gateway.stores.point_ids import to_point_id
 from gateway.stores.records import (
-    payload_keys,
+    lexical_index_required,
     rank,
     require_encoder,
     stored_payload,
@@ -64,6 +79,8 @@ class EdgeCollection:
         self.path = path
         self._meta = meta
         self._shard = shard
+        lexical = meta.parameters.read().lexical
+        self._lexicon = None if lexical is None else lexicon(lexical)
         self._indexed = set(shard.info().payload_schema)
         self._spared: set[str] = set()
 
@@ -74,13 +91,8 @@ class EdgeCollection:
         Raises:
             InferenceFailed: The engine or the disk failed.
         """
-        params = edge.EdgeVectorParams(
-            size=meta.dimension, distance=edge.Distance.Cosine, on_disk=meta.parameters.on_disk
-        )
-        # Threshold 0: no approximate index, ever. One search thread: the shard is one segment.
-        config = edge.EdgeConfig(
-            vectors=params, optimizers=edge.EdgeOptimizersConfig(indexing_threshold=0), max_search_threads=1
-        )
+        lexical = meta.parameters.lexical is not None
+        config = shard_config(meta.dimension, on_disk=meta.parameters.on_disk, lexical=lexical)
         with engine_errors():
             path.mkdir()
             shard = edge.EdgeShard.create(str(path / SHARD_NAME), config)
@@ -182,17 +194,17 @@ class EdgeCollection:
     def scan(self, after: Cursor | None, limit: int, wanted: Filter | None = None) -> Page:
         """Return up to `limit` documents under the filter and their vectors, by the engine's order of ids."""
         chosen = self._chosen(wanted)
-        request = edge.ScrollRequest(offset=after, limit=limit, filter=chosen, with_payload=True, with_vector=True)
+        request = edge.ScrollRequest(offset=after, limit=limit, filter=chosen, with_payload=True, with_vector=DENSE)
         with engine_errors():
             records, following = self._shard.scroll(request)
         return Page(
             documents=[to_document(record.id, record.payload or {}) for record in records],
-            vectors=[np.asarray(record.vector, np.float32) for record in records],
+            vectors=[dense_of(record.vector) for record in records],
             next=following if following is None or isinstance(following, int) else UUID(str(following)),
         )
 
-    def require_encoder(self, encoder: Model) -> None:
-        """Check that a query's vector comes from the encoder that made the documents' vectors.
+    def require_encoder(self, encoder: Model | None) -> None:
+        """Check that queries' vectors come from the encoder that made the documents' vectors.
 
         Raises:
             Misconfigured: `ENCODER_MISMATCH`.
@@ -200,25 +212,37 @@ class EdgeCollection:
         require_encoder(self.path.name, self._meta.model(), encoder)
 
     def search(
-        self, vector: Vector, *, pool_size: int, wanted: Filter | None, payload_fields: Sequence[str]
-    ) -> tuple[Sequence[Candidate], int]:
-        """Return the nearest documents in order, and the nanoseconds that the engine took.
+        self,
+        queries: Sequence[ListQuery],
+        *,
+        limit: int,
+        wanted: Filter | None,
+        corpus: Filter | None,
+        payload_fields: Sequence[str],
+        with_vectors: bool,
+    ) -> Sequence[RankedList]:
+        """Answer queries one after the other, once all of them are found to be answerable."""
+        chosen, counted = self._chosen(wanted), self._chosen(corpus)
+        asked = [self._asked(query, counted) for query in queries]
 
-        Where the last score of the pool goes on beyond it, more is read until the tie ends, so that the ids and not
-        the engine's whim decide who is in.
-        """
-        query = edge.Query.Nearest(unit_vector(vector, self._meta.dimension))
-        chosen = self._chosen(wanted)
-        compute, limit = 0, pool_size + 1
-        while True:
+        def read(one: Asked, most: int) -> tuple[list[Candidate], int]:
             started = time.perf_counter_ns()
             with engine_errors():
-                points = self._shard.query(_request(query, limit, chosen, payload_fields))
-            compute += time.perf_counter_ns() - started
-            pool = [to_candidate(one.id, one.score, one.payload or {}, payload_fields) for one in points]
-            if len(pool) < limit or pool[-1].score < pool[pool_size - 1].score:
-                return sorted(pool, key=rank)[:pool_size], compute
-            limit *= 4
+                points = self._shard.query(one.request(most, chosen, payload_fields, with_vectors=with_vectors))
+            compute = time.perf_counter_ns() - started
+            return [_candidate(point, one, payload_fields) for point in points], compute
+
+        return [RankedList(candidates=()) if one is None else _ranked(partial(read, one), limit) for one in asked]
+
+    def _asked(self, query: ListQuery, corpus: edge.Filter | None) -> Asked | None:
+        """Return what the engine is asked; None where nothing can be found."""
+        if isinstance(query, DenseQuery):
+            return by_vector(unit_vector(query.vector, self._meta.dimension))
+        if self._lexicon is None:
+            raise lexical_index_required(self.path.name)
+        with engine_errors():
+            words = self._lexicon.query(query.text)
+        return None if words is None else by_words(words, corpus)
 
     def _point(self, index: int, document: Document, vector: Vector) -> edge.Point:
         field = f"documents[{index}]"
@@ -226,7 +250,8 @@ class EdgeCollection:
         payload = stored_payload(document, field=field)
         numbers = unit_vector(vector, self._meta.dimension)
         with engine_errors():
-            return edge.Point(point_id, numbers, payload)
+            words = None if self._lexicon is None else self._lexicon.document(document.text)
+            return edge.Point(point_id, stored_vectors(numbers, words), payload)
 
     def _chosen(self, wanted: Filter | None) -> edge.Filter | None:
         """Translate a filter, and make the indexes that serve it."""
@@ -284,22 +309,24 @@ def engine_errors() -> Iterator[None]:
         raise InferenceFailed("STORE_FAILED", "the vector store failed; details are in the log") from error
 
 
-def _request(
-    query: edge.Query, limit: int, chosen: edge.Filter | None, payload_fields: Sequence[str]
-) -> edge.QueryRequest:
-    return edge.QueryRequest(
-        limit=limit,
-        query=query,
-        filter=chosen,
-        with_vector=False,
-        with_payload=_selector(payload_fields),
-        params=edge.SearchParams(exact=True),
-    )
+def _candidate(point: edge.ScoredPoint, asked: Asked, payload_fields: Sequence[str]) -> Candidate:
+    vector = None if point.vector is None else dense_of(point.vector)
+    return to_candidate(point.id, asked.score(point.score), point.payload or {}, payload_fields, vector)
 
 
-def _selector(payload_fields: Sequence[str]) -> Any:
-    paths = include_paths(payload_keys(payload_fields))
-    return True if paths is None else edge.PayloadSelector.Include(list(paths))
+def _ranked(read: Callable[[int], tuple[list[Candidate], int]], limit: int) -> RankedList:
+    """Read the best in order.
+
+    Where the last score of the list goes on beyond it, more is read until the tie ends, so that the ids and not the
+    engine's whim decide who is in.
+    """
+    compute, most = 0, limit + 1
+    while True:
+        found, took = read(most)
+        compute += took
+        if len(found) < most or found[-1].score < found[limit - 1].score:
+            return RankedList(candidates=sorted(found, key=rank)[:limit], compute=compute)
+        most *= 4
 
 
 def _disk_bytes(path: Path) -> int:

@@ -3,12 +3,20 @@
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gateway.parameters import CollectionParameters, IndexKind, PayloadIndex, Quantization
+from gateway.parameters import (
+    CollectionParameters,
+    IndexKind,
+    LexicalParameters,
+    LexicalTokenizer,
+    PayloadIndex,
+    Quantization,
+)
 from gateway.ports import Model
 from serving.errors import Misconfigured
 
@@ -36,6 +44,22 @@ class IndexReference(BaseModel):
     kind: IndexKind
 
 
+class LexicalReference(BaseModel):
+    """How words are indexed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    k1: float
+    b: float
+    average_words: float
+    tokenizer: LexicalTokenizer
+    language: str = ""
+    stem: bool = False
+    stop_words: bool = False
+    extra_stop_words: tuple[str, ...] = ()
+    fold_accents: bool = False
+
+
 class ParametersReference(BaseModel):
     """How the collection was asked to be kept; what the embedded store does not need is kept for an export."""
 
@@ -46,6 +70,7 @@ class ParametersReference(BaseModel):
     on_disk: bool = False
     quantization: Quantization = Quantization.NONE
     payload_indexes: Sequence[IndexReference] = ()
+    lexical: LexicalReference | None = None
 
     @classmethod
     def of(cls, parameters: CollectionParameters) -> Self:
@@ -56,6 +81,7 @@ class ParametersReference(BaseModel):
             on_disk=parameters.on_disk,
             quantization=parameters.quantization,
             payload_indexes=[IndexReference(key=one.key, kind=one.kind) for one in parameters.payload_indexes],
+            lexical=None if parameters.lexical is None else LexicalReference(**asdict(parameters.lexical)),
         )
 
     def read(self) -> CollectionParameters:
@@ -66,6 +92,7 @@ class ParametersReference(BaseModel):
             on_disk=self.on_disk,
             quantization=self.quantization,
             payload_indexes=tuple(PayloadIndex(key=one.key, kind=one.kind) for one in self.payload_indexes),
+            lexical=None if self.lexical is None else LexicalParameters(**dict(self.lexical)),
         )
 
 

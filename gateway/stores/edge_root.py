@@ -9,7 +9,18 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from gateway.parameters import CollectionParameters
-from gateway.ports import Candidate, Collection, Cursor, Document, DocumentId, Filter, Model, Page, Vector
+from gateway.ports import (
+    Collection,
+    Cursor,
+    Document,
+    DocumentId,
+    Filter,
+    ListQuery,
+    Model,
+    Page,
+    RankedList,
+    Vector,
+)
 from gateway.stores.edge_aliases import Aliases
 from gateway.stores.edge_collection import EdgeCollection, engine_errors
 from gateway.stores.edge_meta import (
@@ -20,6 +31,7 @@ from gateway.stores.edge_meta import (
     read_meta,
     sync_directory,
 )
+from gateway.stores.lexical import require_supported
 from gateway.stores.records import collection_exists, collection_not_found, require_count, require_no_aliases
 from serving.errors import InvalidRequest, Misconfigured, NotFound
 
@@ -107,12 +119,12 @@ class EdgeRoot:
         return self.collection(name).count(wanted)
 
     def search(
-        self, name: str, vector: Vector, *, encoder: Model, pool_size: int, **selection: Any
-    ) -> tuple[Sequence[Candidate], int]:
-        """Return the nearest documents and the engine's nanoseconds; `selection` as `EdgeCollection.search`."""
+        self, name: str, queries: Sequence[ListQuery], *, encoder: Model | None, **selection: Any
+    ) -> Sequence[RankedList]:
+        """Return the best documents for each query; `selection` as `EdgeCollection.search`."""
         collection = self.collection(name)
         collection.require_encoder(encoder)
-        return collection.search(vector, pool_size=pool_size, **selection)
+        return collection.search(queries, **selection)
 
     def collection(self, name: str) -> EdgeCollection:
         """Return an open collection that can be found, by its name or an alias.
@@ -143,10 +155,12 @@ class EdgeRoot:
 
         Raises:
             AlreadyExists: `COLLECTION_EXISTS`.
-            InvalidRequest: `COLLECTION_NAME`, the name cannot be a directory's; `PARAMETER_UNSUPPORTED`.
+            InvalidRequest: `COLLECTION_NAME`, the name cannot be a directory's; `PARAMETER_UNSUPPORTED`;
+                `LANGUAGE_UNSUPPORTED`.
         """
         path = self._path / _checked(name)
         _require_one_copy(parameters)
+        require_supported(parameters.lexical)
         if name in self._aliases or name in self._collections or path.exists():
             raise collection_exists(name)
         reference = EncoderReference(

@@ -4,7 +4,6 @@ The generated stubs are used and not `AsyncQdrantClient`, which rounds timeouts 
 for its version in a thread unless told not to, and is not faster (`benchmarks/qdrant_calls.py` measures both).
 """
 
-import math
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -14,52 +13,47 @@ from qdrant_client import grpc as pb
 
 from gateway.parameters import DEFAULT_PARAMETERS, CollectionParameters
 from gateway.ports import (
-    Candidate,
     Collection,
     Cursor,
     Document,
     DocumentId,
     Filter,
     Found,
+    LexicalQuery,
+    ListQuery,
     Model,
     Page,
     ServerTime,
     Vector,
 )
 from gateway.stores.conditions import require_indexes
+from gateway.stores.lexical import require_supported
 from gateway.stores.point_ids import to_point_id
 from gateway.stores.qdrant_catalog import QdrantCatalog
 from gateway.stores.qdrant_collections import Known, Memory, QdrantIndex
 from gateway.stores.qdrant_filter import to_qdrant_filter
-from gateway.stores.qdrant_probe import probe
+from gateway.stores.qdrant_probe import CORPUS_VERSION, Version, probe, version_of
 from gateway.stores.qdrant_requests import (
     deleted,
     fetched,
     page_of,
     points_of,
-    queried,
     require_applied,
     scrolled,
     whole_seconds,
     written,
 )
+from gateway.stores.qdrant_search import Selection, queried, ranked, together
 from gateway.stores.qdrant_status import answered
 from gateway.stores.qdrant_target import QdrantTarget, open_channel
 from gateway.stores.qdrant_values import from_pb_id, from_pb_payload
 from gateway.stores.records import (
     collection_not_found,
-    rank,
     require_encoder,
-    to_candidate,
     to_document,
-    unit_vector,
 )
 from serving.deadline import Deadline
-from serving.errors import InferenceFailed, NotReady
-
-MAX_TIED = 1_000
-"""Most candidates that are read beyond a pool whose last score goes on after it. One always is, to see whether it
-does; further ones cost a second call, and where more than this are equal, the server chooses among them."""
+from serving.errors import InferenceFailed, Misconfigured, NotReady
 
 CLOSE_GRACE_S = 5.0
 """How long closing waits for calls that are under way."""
@@ -70,8 +64,17 @@ class QdrantStore:
 
     name = "qdrant"
 
-    def __init__(self, target: QdrantTarget, channel: grpc.aio.Channel, index: QdrantIndex, memory: Memory) -> None:
+    def __init__(
+        self,
+        target: QdrantTarget,
+        channel: grpc.aio.Channel,
+        index: QdrantIndex,
+        memory: Memory,
+        version: Version | None,
+    ) -> None:
         self._metadata = target.metadata
+        self._version = version
+        self._server = pb.QdrantStub(channel)  # type: ignore[no-untyped-call]  # generated
         self._channel = channel
         self._index = index
         self._points = pb.PointsStub(channel)  # type: ignore[no-untyped-call]  # generated
@@ -102,11 +105,11 @@ class QdrantStore:
         """
         channel = open_channel(target)
         try:
-            await probe(channel, target, patience_s)
+            version = await probe(channel, target, patience_s)
         except BaseException:
             await channel.close()
             raise
-        return cls(target, channel, index or QdrantIndex(), memory or Memory())
+        return cls(target, channel, index or QdrantIndex(), memory or Memory(), version)
 
     async def __aenter__(self) -> Self:
         return self
@@ -133,6 +136,7 @@ class QdrantStore:
         deadline: Deadline,
     ) -> Collection:
         """Create an empty collection; it remembers the encoder without its device."""
+        require_supported(parameters.lexical)
         wanted = Known(
             name=name,
             dimension=dimension,
@@ -212,7 +216,7 @@ class QdrantStore:
                 require_applied(await self._call(self._points.Upsert, request, deadline, "upsert"), "upsert")
 
         def check(known: Known) -> Sequence[pb.PointStruct]:
-            return points_of(documents, vectors, known.dimension)
+            return points_of(documents, vectors, known)
 
         # Only an empty batch would not notice by itself that its collection is gone.
         await self._catalog.checked(name, check, send, deadline, "upsert", writes=True, asks=not documents)
@@ -243,42 +247,63 @@ class QdrantStore:
     async def search(  # noqa: PLR0913 - the port's signature
         self,
         name: str,
-        vector: Vector,
+        queries: Sequence[ListQuery],
         *,
-        encoder: Model,
-        pool_size: int,
-        filter: Filter | None,  # noqa: A002 - the field's word
+        encoder: Model | None,
+        limit: int,
+        filter: Filter | None,  # noqa: A002 - the port's word
+        corpus: Filter | None = None,
         payload_fields: Sequence[str],
+        with_vectors: bool = False,
         deadline: Deadline,
     ) -> Found:
-        """Return the `pool_size` nearest documents under the filter, as the collection's index finds them."""
-        chosen = None if filter is None else to_qdrant_filter(filter)
+        """Return for each query the `limit` best documents under the filter, all of them asked for at once.
 
-        def check(known: Known) -> pb.QueryPoints:
+        Raises:
+            Misconfigured: `STORE_TOO_OLD`, the server cannot count words in the corpus alone.
+        """
+        selection = Selection(
+            chosen=None if filter is None else to_qdrant_filter(filter),
+            corpus=None if corpus is None else to_qdrant_filter(corpus),
+            payload_fields=payload_fields,
+            with_vectors=with_vectors,
+        )
+        if corpus is not None and any(isinstance(one, LexicalQuery) for one in queries):
+            await self._require_corpus(deadline)
+
+        def check(known: Known) -> Sequence[pb.QueryPoints | None]:
             _suits(filter)(known)
+            _suits(corpus)(known)
             require_encoder(known.name, known.encoder, encoder)
-            return queried(known, unit_vector(vector, known.dimension), chosen, payload_fields, self._index)
+            return [queried(known, query, selection, self._index) for query in queries]
 
-        async def send(_: str, request: pb.QueryPoints) -> Found:
-            return await self._pool(request, pool_size, payload_fields, deadline)
+        async def ask(request: pb.QueryPoints) -> pb.QueryResponse:
+            request.timeout = whole_seconds(deadline)
+            answer: pb.QueryResponse = await self._call(self._points.Query, request, deadline, "search")
+            return answer
+
+        async def send(_: str, requests: Sequence[pb.QueryPoints | None]) -> Found:
+            lists = await together([ranked(one, limit, selection, ask, self._index) for one in requests])
+            return Found(lists=lists, time=ServerTime(compute=max(one.compute for one in lists)))
 
         return await self._catalog.checked(name, check, send, deadline, "search")
 
-    async def _pool(
-        self, request: pb.QueryPoints, pool_size: int, payload_fields: Sequence[str], deadline: Deadline
-    ) -> Found:
-        """Ask until the pool's last score ends, so that the ids and not the server's whim decide who is in."""
-        compute, limit, most = 0, pool_size + 1, pool_size + MAX_TIED
-        while True:
-            request.limit, request.timeout = limit, whole_seconds(deadline)
-            request.params.hnsw_ef = max(self._index.ef, limit)
-            answer = await self._call(self._points.Query, request, deadline, "search")
-            compute += _nanoseconds(answer.time)
-            pool = [_candidate(one, payload_fields) for one in answer.result]
-            pool.sort(key=rank)
-            if len(pool) < limit or limit >= most or pool[-1].score < pool[pool_size - 1].score:
-                return Found(candidates=pool[:pool_size], time=ServerTime(compute=compute))
-            limit = min(4 * limit, most)
+    async def _require_corpus(self, deadline: Deadline) -> None:
+        """Check that the server counts words in a corpus alone; one that cannot would not say so, but tell of others.
+
+        Raises:
+            Misconfigured: `STORE_TOO_OLD`.
+        """
+        if self._version is None or self._version < CORPUS_VERSION:  # not known yet, or newer by now
+            self._version = version_of(
+                await self._call(self._server.HealthCheck, pb.HealthCheckRequest(), deadline, "search")
+            )
+        if self._version is None or self._version < CORPUS_VERSION:
+            raise Misconfigured(
+                "STORE_TOO_OLD",
+                "Qdrant before 1.19 weighs words by the documents of all callers; "
+                "use a newer one for searches by words of a key that may see only some documents",
+            )
 
     async def _call(self, method: Any, request: Any, deadline: Deadline, stage: str) -> Any:
         if self._closed:
@@ -301,11 +326,3 @@ def _suits(wanted: Filter | None) -> Callable[[Known], None]:
             require_indexes(wanted, known.parameters.payload_indexes)
 
     return check
-
-
-def _candidate(point: pb.ScoredPoint, payload_fields: Sequence[str]) -> Candidate:
-    return to_candidate(from_pb_id(point.id), point.score, from_pb_payload(point.payload), payload_fields)
-
-
-def _nanoseconds(seconds: float) -> int:
-    return int(seconds * 1e9) if math.isfinite(seconds) and seconds > 0 else 0

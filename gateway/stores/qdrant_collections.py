@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from qdrant_client import grpc as pb
@@ -12,11 +12,14 @@ from gateway.parameters import (
     CollectionParameters,
     CollectionStatus,
     IndexKind,
+    LexicalParameters,
+    LexicalTokenizer,
     PayloadIndex,
     Quantization,
 )
 from gateway.ports import Model
 from gateway.stores.conditions import payload_path
+from gateway.stores.lexical import VECTOR_NAME
 from gateway.stores.qdrant_values import from_pb_payload, to_pb_value
 from serving.errors import Misconfigured
 
@@ -103,6 +106,7 @@ def creation(known: Known, timeout_s: int) -> pb.CreateCollection:
     return pb.CreateCollection(
         collection_name=known.name,
         vectors_config=pb.VectorsConfig(params=vectors),
+        sparse_vectors_config=_words_config(parameters),
         hnsw_config=pb.HnswConfigDiff(m=parameters.hnsw_m, ef_construct=parameters.hnsw_ef_construct),
         quantization_config=_quantization(parameters.quantization),
         shard_number=parameters.shard_count,
@@ -149,6 +153,7 @@ def metadata_of(known: Known) -> Mapping[str, pb.Value]:
         "shard_count": parameters.shard_count,
         "replication_factor": parameters.replication_factor,
         "payload_indexes": [{"key": one.key, "kind": one.kind.value} for one in parameters.payload_indexes],
+        "lexical": _written_lexical(parameters.lexical),
     }
     return {METADATA_KEY: to_pb_value(entry)}
 
@@ -188,6 +193,7 @@ def _known(name: str, entry: Mapping[str, Any], dimension: int) -> Known:
         shard_count=entry.get("shard_count", default.shard_count),
         replication_factor=entry.get("replication_factor", default.replication_factor),
         payload_indexes=tuple(indexes),
+        lexical=_read_lexical(entry.get("lexical")),
     )
     encoder = Model(
         id=entry["encoder_id"],
@@ -208,6 +214,24 @@ def _known(name: str, entry: Mapping[str, Any], dimension: int) -> Known:
 def _ours(entry: Mapping[str, Any]) -> bool:
     words = ("encoder_id", "encoder_revision", "encoder_digest", "encoder_precision")
     return entry.get("schema_version") == SCHEMA_VERSION and all(isinstance(entry.get(word), str) for word in words)
+
+
+def _words_config(parameters: CollectionParameters) -> pb.SparseVectorConfig | None:
+    if parameters.lexical is None:
+        return None
+    index = pb.SparseIndexConfig(on_disk=parameters.on_disk)
+    return pb.SparseVectorConfig(map={VECTOR_NAME: pb.SparseVectorParams(index=index, modifier=pb.Modifier.Idf)})
+
+
+def _written_lexical(wanted: LexicalParameters | None) -> Mapping[str, Any] | None:
+    return None if wanted is None else {**asdict(wanted), "tokenizer": wanted.tokenizer.value}
+
+
+def _read_lexical(entry: Mapping[str, Any] | None) -> LexicalParameters | None:
+    if entry is None:
+        return None
+    tokenizer, left_out = LexicalTokenizer(entry["tokenizer"]), tuple(entry["extra_stop_words"])
+    return LexicalParameters(**{**entry, "tokenizer": tokenizer, "extra_stop_words": left_out})
 
 
 def _quantization(wanted: Quantization) -> pb.QuantizationConfig | None:

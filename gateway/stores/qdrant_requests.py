@@ -1,16 +1,17 @@
-"""Writes and queries in the words of Qdrant's gRPC interface."""
+"""Writes and reads in the words of Qdrant's gRPC interface."""
 
 import math
 from collections.abc import Sequence
 
 import numpy as np
+import qdrant_edge as edge
 from qdrant_client import grpc as pb
 
-from gateway.parameters import Quantization
 from gateway.ports import Document, Page, Vector
+from gateway.stores.lexical import VECTOR_NAME, lexicon
 from gateway.stores.point_ids import PointId, to_point_id
-from gateway.stores.qdrant_collections import Known, QdrantIndex
-from gateway.stores.qdrant_values import LIMITS, from_pb_id, from_pb_payload, selector, to_pb_id, to_pb_payload
+from gateway.stores.qdrant_collections import Known
+from gateway.stores.qdrant_values import LIMITS, from_pb_id, from_pb_payload, to_pb_id, to_pb_payload
 from gateway.stores.records import stored_payload, to_document, unit_vector
 from serving.deadline import Deadline
 from serving.errors import DeadlineSpent, InferenceFailed, InvalidRequest
@@ -18,43 +19,53 @@ from serving.errors import DeadlineSpent, InferenceFailed, InvalidRequest
 MAX_REQUEST_BYTES = 32 * 1024 * 1024
 """Qdrant's own default limit of a request."""
 
-OVERSAMPLING = 3.0
-"""Candidates of the first pass over quantized vectors, per candidate asked for."""
-
 ORDERING = pb.WriteOrdering(type=pb.WriteOrderingType.Medium)
 """Writes go through one replica that is there, so that all replicas see them in one order."""
 
 
-def points_of(documents: Sequence[Document], vectors: Sequence[Vector], dimension: int) -> Sequence[pb.PointStruct]:
+def points_of(documents: Sequence[Document], vectors: Sequence[Vector], known: Known) -> Sequence[pb.PointStruct]:
     """Check a whole batch and make its points; of two with one id the later stays.
 
     Args:
         documents: The documents.
         vectors: float32 [dimension] each.
-        dimension: What the collection holds.
+        known: The collection.
 
     Raises:
         InvalidRequest: An id or a payload is wrong.
         Misconfigured: `VECTOR_SIZE_MISMATCH`.
         InferenceFailed: A vector is not finite or has no length, or a text is no Unicode.
     """
+    words = None if known.parameters.lexical is None else lexicon(known.parameters.lexical)
     points: dict[PointId, pb.PointStruct] = {}
     for index, (document, vector) in enumerate(zip(documents, vectors, strict=True)):
         field = f"documents[{index}]"
         point_id = to_point_id(document.id, field=f"{field}.id")
         payload = stored_payload(document, field=field, limits=LIMITS)
-        dense = pb.DenseVector(data=unit_vector(vector, dimension))
+        numbers = unit_vector(vector, known.dimension)
         try:
             points[point_id] = pb.PointStruct(
                 id=to_pb_id(point_id),
                 payload=to_pb_payload(payload),
-                vectors=pb.Vectors(vector=pb.Vector(dense=dense)),
+                vectors=_vectors(numbers, None if words is None else words.document(document.text)),
             )
         except (TypeError, ValueError) as error:
             raise InferenceFailed(
                 "STORE_FAILED", "a document cannot be written down; details are in the log"
             ) from error
     return list(points.values())
+
+
+def _vectors(numbers: Sequence[float], words: edge.SparseVector | None) -> pb.Vectors:
+    dense = pb.Vector(dense=pb.DenseVector(data=numbers))
+    if words is None:
+        return pb.Vectors(vector=dense)
+    return pb.Vectors(vectors=pb.NamedVectors(vectors={"": dense, VECTOR_NAME: pb.Vector(sparse=to_pb_words(words))}))
+
+
+def to_pb_words(words: edge.SparseVector) -> pb.SparseVector:
+    """Return words as they are sent."""
+    return pb.SparseVector(indices=words.indices, values=words.values)
 
 
 def written(name: str, points: Sequence[pb.PointStruct], timeout_s: int) -> pb.UpsertPoints:
@@ -121,36 +132,16 @@ def page_of(answer: pb.ScrollResponse) -> Page:
     """
     return Page(
         documents=[to_document(from_pb_id(one.id), from_pb_payload(one.payload)) for one in answer.result],
-        vectors=[_numbers(one.vectors.vector) for one in answer.result],
+        vectors=[numbers_of(one.vectors) for one in answer.result],
         next=from_pb_id(answer.next_page_offset) if answer.HasField("next_page_offset") else None,
     )
 
 
-def _numbers(vector: pb.VectorOutput) -> Vector:
+def numbers_of(vectors: pb.VectorsOutput) -> Vector:
+    """Read the unnamed vector of a point: float32 [dimension]."""
+    vector = vectors.vector if vectors.HasField("vector") else vectors.vectors.vectors[""]
     # Servers before 1.17 fill the field that is deprecated since.
     return np.array(vector.dense.data if vector.HasField("dense") else vector.data, np.float32)
-
-
-def queried(
-    known: Known,
-    numbers: Sequence[float],
-    chosen: pb.Filter | None,
-    payload_fields: Sequence[str],
-    index: QdrantIndex,
-) -> pb.QueryPoints:
-    """Return the request that finds the nearest points; how many, and in what time, is still to be said."""
-    params = pb.SearchParams(exact=index.exact)
-    if known.parameters.quantization is not Quantization.NONE:
-        # Rescored, so that a score is the cosine of the whole vectors.
-        params.quantization.CopyFrom(pb.QuantizationSearchParams(rescore=True, oversampling=OVERSAMPLING))
-    return pb.QueryPoints(
-        collection_name=known.name,
-        query=pb.Query(nearest=pb.VectorInput(dense=pb.DenseVector(data=numbers))),
-        filter=chosen,
-        params=params,
-        with_payload=selector(payload_fields),
-        with_vectors=pb.WithVectorsSelector(enable=False),
-    )
 
 
 def require_applied(answer: pb.PointsOperationResponse, stage: str) -> None:

@@ -6,9 +6,9 @@ from uuid import UUID
 
 from qdrant_client import grpc as pb
 
-from gateway.stores.conditions import INT64, include_paths
+from gateway.stores.conditions import INT64, include_paths, quoted
 from gateway.stores.point_ids import PointId
-from gateway.stores.records import PayloadLimits, payload_keys
+from gateway.stores.records import PARENT_TEXT_KEY, PayloadLimits, payload_keys
 from serving.errors import InferenceFailed
 
 LIMITS = PayloadLimits(depth=30, integers=INT64)
@@ -83,5 +83,5 @@ def selector(payload_fields: Sequence[str]) -> pb.WithPayloadSelector:
     """Return what asks for no more of the payload than is needed."""
     paths = include_paths(payload_keys(payload_fields))
     if paths is None:
-        return pb.WithPayloadSelector(enable=True)
+        return pb.WithPayloadSelector(exclude=pb.PayloadExcludeSelector(fields=[quoted(PARENT_TEXT_KEY)]))
     return pb.WithPayloadSelector(include=pb.PayloadIncludeSelector(fields=paths))

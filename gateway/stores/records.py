@@ -20,6 +20,9 @@ from serving.errors import AlreadyExists, InferenceFailed, InvalidRequest, Misco
 TEXT_KEY = "_twostage_text"
 """Payload key of the document's text."""
 
+PARENT_TEXT_KEY = "_twostage_parent_text"
+"""Payload key of the whole text of a split document, beside its first part. Searches do not read it."""
+
 PART_KEY = "_twostage_part"
 """Payload key of what a part of a split document is a part of."""
 
@@ -110,22 +113,27 @@ def stored_payload(document: Document, *, field: str, limits: PayloadLimits = DE
     if document.part is not None:
         part = document.part
         payload[PART_KEY] = {"parent": to_tagged(part.parent), "number": part.number, "count": part.count}
+    if document.parent_text is not None:
+        payload[PARENT_TEXT_KEY] = document.parent_text
     return payload
 
 
 def payload_keys(payload_fields: Sequence[str]) -> Sequence[str] | None:
-    """Return the payload keys to read from the store for the fields asked for; None is all of them."""
+    """Return the payload keys to read for a search for the fields asked for; None is all but `PARENT_TEXT_KEY`."""
     return None if ALL_FIELDS in payload_fields else (*payload_fields, TEXT_KEY, ID_KEY, PART_KEY)
 
 
-def to_candidate(point_id: Any, score: float, stored: Payload, payload_fields: Sequence[str]) -> Candidate:
+def to_candidate(
+    point_id: Any, score: float, stored: Payload, payload_fields: Sequence[str], vector: Vector | None = None
+) -> Candidate:
     """Turn a point that was found into a candidate.
 
     Args:
         point_id: What the document is stored under.
-        score: Cosine similarity as the engine has it; rounding may carry it past 1.
+        score: Cosine similarity or BM25, as the engine has it.
         stored: Its stored payload, or the part of it that `payload_keys` asks for.
         payload_fields: Payload keys to keep; "*" keeps all.
+        vector: float32 [dimension]; None where it was not asked for.
 
     Raises:
         InferenceFailed: `SCORE_NOT_FINITE`.
@@ -134,11 +142,17 @@ def to_candidate(point_id: Any, score: float, stored: Payload, payload_fields: S
         raise InferenceFailed("SCORE_NOT_FINITE", "the vector store gave a score that is not finite")
     return Candidate(
         id=to_document_id(point_id, stored),
-        score=min(1.0, max(-1.0, score)),
+        score=score,
         text=_usable_text(stored),
         payload=_select(stored, payload_fields),
         part=_part(stored),
+        vector=vector,
     )
+
+
+def cosine(score: float) -> float:
+    """Return a cosine similarity that rounding has not carried past 1; what is not finite stays as it is."""
+    return min(1.0, max(-1.0, score)) if math.isfinite(score) else score
 
 
 def rank(candidate: Candidate) -> tuple[float, tuple[int, int, str]]:
@@ -146,13 +160,13 @@ def rank(candidate: Candidate) -> tuple[float, tuple[int, int, str]]:
     return (-candidate.score, sort_key(candidate.id))
 
 
-def require_encoder(collection: str, made_with: Model, encoder: Model) -> None:
-    """Check that a query's vector comes from the encoder that made the documents' vectors.
+def require_encoder(collection: str, made_with: Model, encoder: Model | None) -> None:
+    """Check that queries' vectors come from the encoder that made the documents' vectors; None is that of no vectors.
 
     Raises:
         Misconfigured: `ENCODER_MISMATCH`.
     """
-    if encoder.digest != made_with.digest:
+    if encoder is not None and encoder.digest != made_with.digest:
         raise Misconfigured(
             "ENCODER_MISMATCH",
             f"collection {collection} was made with {_label(made_with)}, the encoder serves {_label(encoder)}; "
@@ -160,6 +174,16 @@ def require_encoder(collection: str, made_with: Model, encoder: Model) -> None:
             collection=made_with.digest,
             encoder=encoder.digest,
         )
+
+
+def lexical_index_required(collection: str) -> Misconfigured:
+    """Return the error of a search by words in a collection that has no index of them."""
+    return Misconfigured(
+        "LEXICAL_INDEX_REQUIRED",
+        f"collection {collection} was made without `lexical`; search it by vectors, "
+        "or index again into a collection that is made with it",
+        collection=collection,
+    )
 
 
 def collection_not_found(name: str) -> NotFound:
@@ -210,8 +234,14 @@ def require_count(stored: int, wanted: int) -> None:
 def to_document(point_id: Any, stored: Payload) -> Document:
     """Turn a stored point back into the document it was."""
     text = _usable_text(stored) or ""
-    payload = _select(stored, (ALL_FIELDS,))
-    return Document(id=to_document_id(point_id, stored), text=text, payload=payload, part=_part(stored))
+    parent_text = stored.get(PARENT_TEXT_KEY)
+    return Document(
+        id=to_document_id(point_id, stored),
+        text=text,
+        payload=_select(stored, (ALL_FIELDS,)),
+        part=_part(stored),
+        parent_text=parent_text if isinstance(parent_text, str) else None,
+    )
 
 
 def _label(model: Model) -> str:

@@ -89,8 +89,7 @@ async def make(store: VectorStore, name: str, **changes: Any) -> Any:
 
 async def find(store: VectorStore, name: str, encoder: Any = ENCODER) -> list[Any]:
     """Return the texts of the first ten documents."""
-    wanted = {"encoder": encoder, "pool_size": 10, "filter": None, "payload_fields": (), "deadline": soon()}
-    return [one.text for one in (await store.search(name, NORTH, **wanted)).candidates]
+    return [one.text for one in await search(store, NORTH, name=name, encoder=encoder, limit=10)]
 
 
 async def fill(store: VectorStore, name: str, text: str, *, encoder: Any = ENCODER) -> None:

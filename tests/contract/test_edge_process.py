@@ -6,9 +6,10 @@ import signal
 from time import monotonic_ns
 
 import pytest
+from contract.lexical_suite import LexicalSuite
 from contract.vector_store_suite import DIMENSION, ENCODER, NAME, NORTH, put, search, soon, vector
 
-from gateway.ports import Document
+from gateway.ports import DenseQuery, Document
 from gateway.stores.edge import EdgeStore
 from gateway.stores.edge_process import IN_FLIGHT
 from serving.deadline import Deadline
@@ -24,6 +25,17 @@ async def apart(tmp_path):
     async with await EdgeStore.open(tmp_path, patience_s=0) as opened:
         await opened.create(NAME, dimension=DIMENSION, encoder=ENCODER, deadline=soon())
         yield opened
+
+
+@pytest.fixture
+async def store(tmp_path):
+    """An empty store in a process of its own."""
+    async with await EdgeStore.open(tmp_path, patience_s=0) as opened:
+        yield opened
+
+
+class TestEdgeProcessWords(LexicalSuite):
+    """The suite of words and several queries across the process boundary."""
 
 
 def stop(store: EdgeStore) -> None:
@@ -42,7 +54,7 @@ async def test_calls_at_once_get_each_its_own_answer(apart):
     for one, text in texts.items():
         await put(apart, Document(id=one, text=text), vectors=[vector(1, one, 0, 0)])
     gets = [apart.get(NAME, [one], deadline=soon()) for one in texts]
-    searches = [search(apart, vector(1, one, 0, 0), pool_size=1) for one in texts]
+    searches = [search(apart, vector(1, one, 0, 0), limit=1) for one in texts]
     got, found = await asyncio.gather(asyncio.gather(*gets), asyncio.gather(*searches))
     assert [document.text for (document,) in got] == list(texts.values())
     assert [candidate.id for (candidate,) in found] == list(texts)
@@ -81,8 +93,8 @@ async def test_the_wait_for_the_process_is_queue_time(apart):
     """Time in which the engine is busy with others is reported as queue."""
     await put(apart, Document(id=1, text="t"))
     stop(apart)
-    wanted = {"encoder": ENCODER, "pool_size": 1, "filter": None, "payload_fields": ()}
-    task = asyncio.create_task(apart.search(NAME, vector(1, 0, 0, 0), **wanted, deadline=soon()))
+    wanted = {"encoder": ENCODER, "limit": 1, "filter": None, "payload_fields": ()}
+    task = asyncio.create_task(apart.search(NAME, [DenseQuery(vector=NORTH)], **wanted, deadline=soon()))
     await asyncio.wait([task], timeout=0)
     since = monotonic_ns()
     await asyncio.wait([task], timeout=0.01)

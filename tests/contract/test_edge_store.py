@@ -15,18 +15,20 @@ from typing import Any
 import numpy as np
 import pytest
 import qdrant_edge as edge
+from bm25_by_hand import bm25
 from contract.collection_suite import CollectionSuite
+from contract.lexical_suite import PLAIN, LexicalSuite, check, fresh
 from contract.vector_store_suite import DIMENSION, ENCODER, NAME, NORTH, VectorStoreSuite, put, search, soon, vector
 from store_fake import matches
 
 from gateway.parameters import CollectionParameters, IndexKind, PayloadIndex
-from gateway.ports import AnyOf, DateRange, Document, Filter, Model, Range
+from gateway.ports import AnyOf, DateRange, DenseQuery, Document, Filter, LexicalQuery, Model, Range
 from gateway.stores.edge import EdgeStore
 from gateway.stores.edge_collection import MAX_INDEXES, engine_errors
 from gateway.stores.edge_failure import EngineError
 from gateway.stores.edge_meta import ENGINE
 from gateway.stores.point_ids import ID_KEY, to_point_id
-from gateway.stores.records import MAX_PAYLOAD_DEPTH, TEXT_KEY, to_candidate
+from gateway.stores.records import MAX_PAYLOAD_DEPTH, TEXT_KEY, cosine, to_candidate
 from serving.deadline import Deadline
 from serving.errors import (
     DeadlineSpent,
@@ -91,6 +93,10 @@ class TestEdgeStore(VectorStoreSuite):
     """The suite on the embedded store."""
 
 
+class TestEdgeWords(LexicalSuite):
+    """The suite of words and several queries on the embedded store."""
+
+
 class TestEdgeCollections(CollectionSuite):
     """The suite of whole collections on the embedded store."""
 
@@ -106,10 +112,10 @@ async def apart(tmp_path):
 
 async def test_a_process_of_its_own_answers_the_same(apart):
     """Across the process boundary candidates, documents, collections and times arrive as they are."""
-    wanted = {"encoder": ENCODER, "pool_size": 5, "payload_fields": ["*"]}
+    wanted = {"encoder": ENCODER, "limit": 5, "payload_fields": ["*"]}
     only = Filter(must=[AnyOf(key="a", values=[1])])
-    found = await apart.search(NAME, NORTH, filter=only, **wanted, deadline=soon())
-    assert [(one.id, one.text, one.payload) for one in found.candidates] == [("two", "two", {"a": 1})]
+    found = await apart.search(NAME, [DenseQuery(vector=NORTH)], filter=only, **wanted, deadline=soon())
+    assert [(one.id, one.text, one.payload) for one in found.lists[0].candidates] == [("two", "two", {"a": 1})]
     assert found.time.compute > 0
     assert [one.id for one in await search(apart, NORTH)] == [1, "two"]
     assert [one.id for one in await apart.get(NAME, ["two", 1], deadline=soon())] == ["two", 1]
@@ -287,11 +293,11 @@ async def test_a_stored_vector_of_nan_is_never_found(filled):
 
 
 def test_a_score_that_is_not_finite_never_leaves():
-    """A score of NaN is an error; one that rounding carried past 1 is 1."""
+    """A score of NaN is an error; a cosine that rounding carried past 1 is 1."""
     with pytest.raises(InferenceFailed) as raised:
         to_candidate(1, float("nan"), {}, ())
     assert raised.value.reason == "SCORE_NOT_FINITE"
-    assert [to_candidate(1, score, {}, ()).score for score in (1.0000001, -1.0000001, 0.5)] == [1.0, -1.0, 0.5]
+    assert [cosine(score) for score in (1.0000001, -1.0000001, 0.5)] == [1.0, -1.0, 0.5]
 
 
 async def test_errors_of_the_engine_do_not_leak(filled):
@@ -388,8 +394,8 @@ async def test_the_wait_for_the_thread_is_queue_time(filled):
     """Time spent waiting for the engine's thread is reported as queue, not as compute."""
     release = threading.Event()
     filled._thread.submit(release.wait)
-    wanted = {"encoder": ENCODER, "pool_size": 1, "filter": None, "payload_fields": ()}
-    task = asyncio.create_task(filled.search(NAME, NORTH, **wanted, deadline=soon()))
+    wanted = {"encoder": ENCODER, "limit": 1, "filter": None, "payload_fields": ()}
+    task = asyncio.create_task(filled.search(NAME, [DenseQuery(vector=NORTH)], **wanted, deadline=soon()))
     await asyncio.wait([task], timeout=0)
     waiting_since = perf_counter_ns()
     await asyncio.wait([task], timeout=0.01)
@@ -444,13 +450,13 @@ async def test_filters_give_the_same_answer_indexed(tmp_path):
         await store.create(NAME, dimension=DIMENSION, encoder=ENCODER, deadline=soon())
         await put(store, *[Document(id=one, text="t", payload=payload) for one, payload in enumerate(payloads)])
         for _ in range(2):
-            found = [await search(store, NORTH, filter=each, pool_size=1500) for each in wanted]
+            found = [await search(store, NORTH, filter=each, limit=1500) for each in wanted]
             assert [[one.id for one in pool] for pool in found] == expected
         for one in range(40):
             await search(store, NORTH, filter=Filter(must=[AnyOf(key=f"key {one}", values=["x"])]))
         assert len(shard(store).info().payload_schema) == MAX_INDEXES
     async with await EdgeStore.open(tmp_path, in_process=True, patience_s=0) as store:
-        found = [await search(store, NORTH, filter=each, pool_size=1500) for each in wanted]
+        found = [await search(store, NORTH, filter=each, limit=1500) for each in wanted]
         assert {"n", "t", "l"} <= store._root.collection(NAME)._indexed
     assert [[one.id for one in pool] for pool in found] == expected
 
@@ -465,7 +471,7 @@ async def test_space_of_deleted_documents_is_won_back_on_opening(tmp_path):
         before = (await store.describe(NAME, deadline=soon())).disk_bytes
     async with await EdgeStore.open(tmp_path, in_process=True, patience_s=0) as store:
         described = await store.describe(NAME, deadline=soon())
-        first = (await search(store, rows[2950], pool_size=1))[0]
+        first = (await search(store, rows[2950], limit=1))[0]
     assert described.document_count == 100
     assert described.disk_bytes < before - 2_000_000
     assert (first.id, first.score) == (2950, pytest.approx(1, abs=1e-6))
@@ -562,5 +568,60 @@ async def test_dates_are_right_where_numbers_have_been_looked_for(store):
     for wanted in (numbers, dates, numbers, dates, Filter(must=[Filter(should=[numbers, dates])])):
         expected = [one for one, payload in enumerate(payloads) if matches(wanted, one, payload)]
         assert expected
-        assert [one.id for one in await search(store, NORTH, filter=wanted, pool_size=1200)] == expected
+        assert [one.id for one in await search(store, NORTH, filter=wanted, limit=1200)] == expected
     assert "at" not in shard(store).info().payload_schema
+
+
+async def test_what_was_deleted_or_replaced_no_longer_counts_as_a_word(tmp_path):
+    """How rare a word is follows every write, before and after the store is opened again."""
+    texts = {one: "red green" if one % 3 else "red" for one in range(1, 1500)}
+    async with await EdgeStore.open(tmp_path, in_process=True, patience_s=0) as store:
+        await fresh(store)
+        await put(store, *[Document(id=one, text=text) for one, text in texts.items()])
+        for one in range(1, 1400):
+            del texts[one]
+        await store.delete(NAME, list(range(1, 1400)), deadline=soon())
+        texts[1499] = texts[1498] = "blue"
+        await put(store, Document(id=1499, text="blue"), Document(id=1498, text="blue"))
+        expected = bm25("red green", texts, PLAIN)
+        await check(store, "red green", expected, limit=200)
+    async with await EdgeStore.open(tmp_path, in_process=True, patience_s=0) as store:
+        await check(store, "red green", expected, limit=200)
+        assert (await store.describe(NAME, deadline=soon())).parameters.lexical == PLAIN
+
+
+async def test_a_collection_of_before_has_no_words(tmp_path):
+    """One whose file does not speak of words opens, is searched by vectors, and refuses queries of words."""
+    async with await EdgeStore.open(tmp_path, in_process=True, patience_s=0) as store:
+        await fresh(store, None)
+        await put(store, Document(id=1, text="cat"))
+    path = tmp_path / NAME / "collection.json"
+    meta = json.loads(path.read_text())
+    del meta["parameters"]["lexical"]
+    path.write_text(json.dumps(meta))
+    async with await EdgeStore.open(tmp_path, in_process=True, patience_s=0) as store:
+        assert [one.id for one in await search(store, NORTH)] == [1]
+        with pytest.raises(Misconfigured) as raised:
+            await search(store, "cat")
+    assert raised.value.reason == "LEXICAL_INDEX_REQUIRED"
+    assert NAME in raised.value.message
+
+
+async def test_a_query_that_is_no_unicode_is_refused(store):
+    """Half a surrogate pair in a query of words fails its search and nothing else."""
+    await fresh(store)
+    with pytest.raises(InferenceFailed):
+        await search(store, "\ud800")
+    assert await search(store, "cat") == []
+
+
+async def test_the_time_of_a_search_is_the_sum_of_its_lists(store):
+    """One query is answered after the other; one without words takes none."""
+    await fresh(store)
+    await put(store, Document(id=1, text="cat"))
+    queries = [LexicalQuery(text="cat"), LexicalQuery(text="!"), DenseQuery(vector=NORTH)]
+    wanted = {"encoder": ENCODER, "limit": 5, "filter": None, "payload_fields": ()}
+    found = await store.search(NAME, queries, **wanted, deadline=soon())
+    first, none, last = [one.compute for one in found.lists]
+    assert min(first, last) > none == 0
+    assert found.time.compute == first + last

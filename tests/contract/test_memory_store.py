@@ -2,6 +2,7 @@
 
 import pytest
 from contract.collection_suite import CollectionSuite
+from contract.lexical_suite import LexicalSuite
 from contract.vector_store_suite import VectorStoreSuite
 from store_fake import MemoryStore
 
@@ -16,6 +17,10 @@ async def store():
 
 class TestMemoryStore(VectorStoreSuite):
     """The suite on the fake."""
+
+
+class TestMemoryWords(LexicalSuite):
+    """The suite of words and several queries on the fake."""
 
 
 class TestMemoryCollections(CollectionSuite):

@@ -8,6 +8,7 @@ import os
 
 import pytest
 from contract.collection_suite import CollectionSuite
+from contract.lexical_suite import LexicalSuite
 from contract.vector_store_suite import VectorStoreSuite, soon
 
 from gateway.stores.qdrant import QdrantStore
@@ -32,6 +33,10 @@ async def store():
 
 class TestRealQdrant(VectorStoreSuite):
     """The suite on a real server."""
+
+
+class TestRealQdrantWords(LexicalSuite):
+    """The suite of words and several queries on a real server."""
 
 
 class TestRealQdrantCollections(CollectionSuite):

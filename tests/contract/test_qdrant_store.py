@@ -6,6 +6,7 @@ import logging
 import numpy as np
 import pytest
 from contract.collection_suite import CollectionSuite
+from contract.lexical_suite import LexicalSuite
 from contract.vector_store_suite import (
     DIMENSION,
     ENCODER,
@@ -25,9 +26,10 @@ from qdrant_stand_in import CODE, altered, fails, stand_in
 from gateway.parameters import CollectionParameters, CollectionStatus, IndexKind, PayloadIndex, Quantization
 from gateway.ports import AnyOf, Document, Filter
 from gateway.stores.point_ids import ID_KEY, to_point_id
-from gateway.stores.qdrant import MAX_TIED, QdrantStore
+from gateway.stores.qdrant import QdrantStore
 from gateway.stores.qdrant_collections import MAX_REMEMBERED, METADATA_KEY, Known, Memory, QdrantIndex
 from gateway.stores.qdrant_requests import MAX_REQUEST_BYTES
+from gateway.stores.qdrant_search import MAX_TIED
 from gateway.stores.qdrant_target import QdrantTarget
 from gateway.stores.qdrant_values import LIMITS, from_pb_id
 from gateway.stores.records import PART_KEY, TEXT_KEY
@@ -77,6 +79,10 @@ class TestQdrantStore(VectorStoreSuite):
     """The suite on the stand-in."""
 
 
+class TestQdrantWords(LexicalSuite):
+    """The suite of words and several queries on the stand-in."""
+
+
 class TestQdrantCollections(CollectionSuite):
     """The suite of whole collections on the stand-in."""
 
@@ -92,7 +98,7 @@ async def test_a_search_is_one_call(filled, server):
 
 async def test_a_search_asks_for_no_more_than_it_needs(filled, server):
     """No vectors and only the payload keys that are needed come back (field failure 65)."""
-    await search(filled, NORTH, pool_size=7, payload_fields=("b",), filter=Filter(must=[AnyOf(key="a", values=[1])]))
+    await search(filled, NORTH, limit=7, payload_fields=("b",), filter=Filter(must=[AnyOf(key="a", values=[1])]))
     request = server.calls[-1][1]
     assert not request.with_vectors.enable
     assert list(request.with_payload.include.fields) == [f'"{key}"' for key in ("b", TEXT_KEY, ID_KEY, PART_KEY)]
@@ -134,7 +140,7 @@ async def test_a_long_tie_is_read_within_limits(filled, server):
     """More equals than are ever read give a full pool, from a known number of calls and candidates."""
     await put(filled, *[Document(id=one, text="t") for one in range(10, 1500)])
     server.calls.clear()
-    assert len(await search(filled, NORTH, pool_size=5)) == 5
+    assert len(await search(filled, NORTH, limit=5)) == 5
     limits = [request.limit for _, request in server.calls]
     assert limits == [6, 24, 96, 384, 5 + MAX_TIED]
 
@@ -199,10 +205,9 @@ async def test_collections_of_other_programs_are_left_alone(filled, server):
     request = pb.CreateCollection(collection_name="theirs", vectors_config=params)
     await filled._catalog._collections.Create(request, timeout=60)
     assert [one.name for one in await filled.list(deadline=soon())] == [NAME]
-    wanted = {"encoder": ENCODER, "pool_size": 1, "filter": None, "payload_fields": ()}
     for call in (
         filled.describe("theirs", deadline=soon()),
-        filled.search("theirs", NORTH, **wanted, deadline=soon()),
+        search(filled, NORTH, name="theirs"),
         filled.upsert("theirs", [Document(id=1, text="a")], [NORTH], deadline=soon()),
         filled.drop("theirs", deadline=soon()),
     ):
@@ -401,23 +406,21 @@ async def test_the_status_is_the_servers(filled, server, colour):
 async def test_an_alias_that_another_gateway_moves(filled, server):
     """It is searched as remembered until that is dropped, then as it is; a write always goes where it points now."""
     await filled.assign_alias("current", NAME, deadline=soon())
-    wanted = {"encoder": ENCODER, "pool_size": 5, "filter": None, "payload_fields": ()}
-    assert len((await filled.search("current", NORTH, **wanted, deadline=soon())).candidates) == 2
+    assert len(await search(filled, NORTH, name="current")) == 2
     async with await QdrantStore.open(target(server)) as other:
         await other.create("new", dimension=DIMENSION, encoder=OTHER_ENCODER, deadline=soon())
         await other.assign_alias("current", "new", deadline=soon())
-        assert len((await filled.search("current", NORTH, **wanted, deadline=soon())).candidates) == 2
+        assert len(await search(filled, NORTH, name="current")) == 2
         await filled.upsert("current", [Document(id=9, text="nine")], [NORTH], deadline=soon())
         assert [server.shelves[name].count() for name in (NAME, "new")] == [2, 1]
         await filled.assign_alias("current", NAME, deadline=soon())
-        await filled.search("current", NORTH, **wanted, deadline=soon())
+        await search(filled, NORTH, name="current")
         await other.assign_alias("current", "new", deadline=soon())
         await other.drop(NAME, deadline=soon())
     with pytest.raises(Misconfigured) as raised:  # by the check of the new one, not an error of the old one
-        await filled.search("current", NORTH, **wanted, deadline=soon())
+        await search(filled, NORTH, name="current")
     assert raised.value.reason == "ENCODER_MISMATCH"
-    found = await filled.search("current", NORTH, **wanted | {"encoder": OTHER_ENCODER}, deadline=soon())
-    assert [one.id for one in found.candidates] == [9]
+    assert [one.id for one in await search(filled, NORTH, name="current", encoder=OTHER_ENCODER)] == [9]
 
 
 async def test_a_switch_is_one_request(filled, server):

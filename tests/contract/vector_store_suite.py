@@ -14,10 +14,13 @@ from gateway.ports import (
     Candidate,
     Condition,
     DateRange,
+    DenseQuery,
     Document,
     Exists,
     Filter,
     HasId,
+    LexicalQuery,
+    ListQuery,
     Model,
     Part,
     Range,
@@ -136,9 +139,18 @@ CALLS_ON_A_COLLECTION: list[Callable[[VectorStore], Awaitable[Any]]] = [
 
 
 async def search(store: VectorStore, query: Any, **changes: Any) -> list[Candidate]:
-    """Search with the usual arguments."""
-    wanted = {"encoder": ENCODER, "pool_size": 20, "filter": None, "payload_fields": (), "deadline": soon()} | changes
-    return list((await store.search(NAME, query, **wanted)).candidates)
+    """Search for the nearest documents, or those with the words of a text, with the usual arguments."""
+    wanted: Any = LexicalQuery(text=query) if isinstance(query, str) else DenseQuery(vector=query)
+    (found,) = await search_all(store, wanted, **changes)
+    return found
+
+
+async def search_all(
+    store: VectorStore, *queries: ListQuery, name: str = NAME, **changes: Any
+) -> list[list[Candidate]]:
+    """Search with several queries and the usual arguments."""
+    wanted = {"encoder": ENCODER, "limit": 20, "filter": None, "payload_fields": (), "deadline": soon()} | changes
+    return [list(one.candidates) for one in (await store.search(name, queries, **wanted)).lists]
 
 
 async def put(store: VectorStore, *documents: Document, vectors: Any = None) -> None:
@@ -201,12 +213,12 @@ class VectorStoreSuite:
         assert [one.text for one in pool] == ["text 2", "text 1", "text 3", "text 0"]
 
     async def test_the_pool_is_cut_at_its_size(self, store):
-        """No more than `pool_size` candidates come back, and they are the nearest."""
+        """No more than `limit` candidates come back, and they are the nearest."""
         angles = np.linspace(0, 1, 30)
         documents = [Document(id=index, text="t") for index in range(30)]
         await put(store, *documents, vectors=[vector(np.cos(a), np.sin(a), 0, 0) for a in angles])
-        assert [one.id for one in await search(store, NORTH, pool_size=5)] == [0, 1, 2, 3, 4]
-        assert len(await search(store, NORTH, pool_size=200)) == 30
+        assert [one.id for one in await search(store, NORTH, limit=5)] == [0, 1, 2, 3, 4]
+        assert len(await search(store, NORTH, limit=200)) == 30
 
     async def test_an_empty_collection_gives_an_empty_pool(self, store):
         """Searching nothing finds nothing."""
@@ -219,13 +231,13 @@ class VectorStoreSuite:
         pool = await search(store, NORTH)
         assert [one.id for one in pool] == [9, 10, 2**63, UUID(int=1), UUID(int=2), "a", "b"]
 
-    @pytest.mark.parametrize("pool_size", [1, 3, 17, 40])
-    async def test_a_tie_across_the_edge_of_the_pool_is_cut_by_id(self, store, pool_size):
+    @pytest.mark.parametrize("limit", [1, 3, 17, 40])
+    async def test_a_tie_across_the_edge_of_the_pool_is_cut_by_id(self, store, limit):
         """Of many equals the smallest ids get in, in whatever order they were stored."""
         ids = np.random.default_rng(3).permutation(100).tolist()
         await put(store, *[Document(id=one, text="t") for one in ids])
-        pool = await search(store, vector(1, 1, 0, 0), pool_size=pool_size)
-        assert [one.id for one in pool] == list(range(pool_size))
+        pool = await search(store, vector(1, 1, 0, 0), limit=limit)
+        assert [one.id for one in pool] == list(range(limit))
 
     async def test_ids_come_back_as_they_were_given(self, store):
         """Numbers beyond 2^63, UUIDs and any text survive search and get unchanged (field failure 34)."""
@@ -307,7 +319,7 @@ class VectorStoreSuite:
         near = [Document(id=one, text="t", payload={"far": False}) for one in range(50)]
         far = [Document(id=one, text="t", payload={"far": True}) for one in range(50, 60)]
         await put(store, *near, *far, vectors=[NORTH] * 50 + [vector(1, 9, 0, 0)] * 10)
-        pool = await search(store, NORTH, pool_size=5, filter=Filter(must=[AnyOf(key="far", values=[True])]))
+        pool = await search(store, NORTH, limit=5, filter=Filter(must=[AnyOf(key="far", values=[True])]))
         assert [one.id for one in pool] == [50, 51, 52, 53, 54]
 
     async def test_only_the_payload_asked_for_comes_back(self, store):
@@ -394,7 +406,7 @@ class VectorStoreSuite:
         assert seen == [one for one in range(25) if one % 5 in (0, 2, 4)]
         assert await store.count(NAME, filter=acme, deadline=soon()) == 15
         assert await store.count(NAME, deadline=soon()) == 25
-        assert {one.id for one in await search(store, NORTH, filter=acme, pool_size=50)} == set(seen)
+        assert {one.id for one in await search(store, NORTH, filter=acme, limit=50)} == set(seen)
 
     async def test_a_spent_deadline_does_nothing(self, store):
         """No method starts work when no time is left."""
@@ -417,8 +429,10 @@ class VectorStoreSuite:
     async def test_times_are_whole_nanoseconds(self, store):
         """The server's times are integers and not negative."""
         await put(store, Document(id=1, text="a"))
-        wanted = {"encoder": ENCODER, "pool_size": 1, "filter": None, "payload_fields": ()}
-        times = (await store.search(NAME, NORTH, **wanted, deadline=soon())).time
+        wanted = {"encoder": ENCODER, "limit": 1, "filter": None, "payload_fields": ()}
+        found = await store.search(NAME, [DenseQuery(vector=NORTH)] * 2, **wanted, deadline=soon())
+        times = found.time
+        assert all(isinstance(one.compute, int) and 0 <= one.compute <= times.compute for one in found.lists)
         assert all(isinstance(one, int) and one >= 0 for one in (times.queue, times.tokenize, times.compute))
 
     async def test_everything_at_once(self, store):
@@ -427,7 +441,7 @@ class VectorStoreSuite:
         batch = [Document(id=one, text="t") for one in range(100, 164)]
         calls: list[Any] = []
         for _ in range(10):
-            calls += [search(store, NORTH, pool_size=5), put(store, *batch), search(store, NORTH, pool_size=200)]
+            calls += [search(store, NORTH, limit=5), put(store, *batch), search(store, NORTH, limit=200)]
         calls.insert(20, store.drop(NAME, deadline=soon()))
         results = await asyncio.gather(*calls, return_exceptions=True)
         assert {type(one) for one in results if isinstance(one, BaseException)} <= {NotFound}

@@ -59,7 +59,7 @@ async def test_the_overlap_is_an_eighth_of_the_limit_unless_said_otherwise(encod
 
 
 @pytest.mark.parametrize("per_sentence", [False, True])
-async def test_a_smaller_limit_is_kept_token_for_token(encoder: EncoderRig, per_sentence: bool) -> None:
+async def test_a_smaller_limit_is_kept_token_for_token(encoder: EncoderRig, per_sentence: Any) -> None:
     """Passages of at most 24 of the model's 64 tokens, prefix and special tokens included, hold all of the text."""
     request = pb.SplitRequest(
         texts=TEXTS, input_type=PASSAGE, max_tokens=24, overlap_tokens=0, per_sentence=per_sentence

@@ -8,9 +8,11 @@ from fakes import altered, status
 from rigs import COLLECTION, Rig, document, failure, open_rig
 from store_fake import MemoryStore
 
+from gateway import indexing
 from gateway.stores.edge import EdgeStore
 from retrieval.encoder.v1 import encoder_pb2
 from retrieval.gateway.v1 import gateway_pb2 as pb
+from serving.deadline import Deadline
 
 SPLIT = pb.OVERLONG_SPLIT
 UUID = "00000000-0000-0000-0000-00000000000a"
@@ -63,6 +65,101 @@ async def test_a_long_document_is_stored_in_parts_that_say_what_they_are(store: 
             assert dict(part.payload) == {"lang": "de"}
         assert not found[8].HasField("parent")
         assert await count(rig) == 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "parts"),
+    [
+        ({"part_tokens": 16}, ["a " * 15 + "one.", "b two."]),
+        ({"part_per_sentence": True}, ["a " * 15 + "one.", "b two."]),
+        ({"part_per_sentence": True, "part_tokens": 20}, ["a " * 15 + "one.", "b two."]),
+        ({}, []),
+    ],
+)
+async def test_parts_are_as_large_as_was_said(fields: Any, parts: list[str]) -> None:
+    """A size or a rule of parts splits also what the encoder would take whole; without either it stays whole."""
+    async with open_rig() as rig:
+        await rig.fill()
+        answer = await rig.upsert([document(7, "a " * 15 + "one. b two.")], overlong=SPLIT, **fields)
+        assert (answer.stored.stored_count, answer.stored.part_count) == (1, len(parts))
+        found = await get(rig, 7, "7#1", "7#2", "7#3")
+        assert [one.text for one in found.values() if one.HasField("parent")] == parts
+        (asked,) = [one for one in rig.encoder.requests if isinstance(one, encoder_pb2.SplitRequest)]
+        assert (asked.max_tokens, asked.per_sentence) == (
+            fields.get("part_tokens", 0),
+            fields.get("part_per_sentence", False),
+        )
+
+
+@pytest.mark.parametrize("overlong", [0, pb.OVERLONG_REJECT, pb.OVERLONG_TRUNCATE])
+@pytest.mark.parametrize("fields", [{"part_tokens": 16}, {"part_per_sentence": True}])
+async def test_what_parts_are_is_only_said_where_texts_are_split(fields: Any, overlong: Any) -> None:
+    """Under any other rule nothing would come of it, so it is refused by its field."""
+    async with open_rig() as rig:
+        await rig.fill()
+        failed = (await rig.upsert([document(1, "alpha")], overlong=overlong, **fields)).failure
+        assert (failed.code, failed.reason, failed.message.split(":")[0]) == (3, "SPLIT_REQUIRED", *fields)
+
+
+async def test_a_size_that_the_encoder_refuses_is_the_callers() -> None:
+    """`max_tokens` of the encoder is `part_tokens` to the caller, and nothing is stored."""
+    async with open_rig() as rig:
+        await rig.fill()
+        refused = status(
+            grpc.StatusCode.INVALID_ARGUMENT, "OUT_OF_RANGE", field="max_tokens", message="15, 16 to 512 is wanted"
+        )
+        rig.encoder.script.append(refused)
+        failed = (await rig.upsert([document(1, "alpha")], overlong=SPLIT, part_tokens=15)).failure
+        assert (failed.code, failed.reason) == (3, "OUT_OF_RANGE")
+        assert failed.message == "part_tokens: 15, 16 to 512 is wanted"
+        assert await count(rig) == 0
+
+
+async def test_an_encoder_that_knows_no_size_stores_nothing() -> None:
+    """Parts over the size that was asked for, as an encoder of an older version makes them, are its failure."""
+    async with open_rig() as rig:
+        await rig.fill()
+        rig.encoder.script.append(altered(lambda answer: setattr(answer.texts[0].passages[0], "token_count", 17)))
+        failed = (await rig.upsert([document(1, words("alpha", 30))], overlong=SPLIT, part_tokens=16)).failure
+        assert (failed.code, failed.reason, await count(rig)) == (13, "ENCODER_FAILED", 0)
+
+
+async def test_the_whole_text_is_kept_once_and_told_to_nobody_who_gets_documents(store: Any) -> None:
+    """The first part holds the text of its document, also when that changes; GetDocuments does not tell it."""
+    async with open_rig(store) as rig:
+        await rig.fill()
+        for text in (words("alpha", 160), words("beta", 60)):
+            await put(rig, document(1, text), document(2, "short"))
+            ids = ["1#1", "1#2", "1#3", 2]
+            kept = await store.get(COLLECTION, ids, deadline=Deadline.after(20))
+            assert {one.id: one.parent_text for one in kept if one.parent_text is not None} == {"1#1": text}
+            assert not any(one.parent_text for one in (await get(rig, *ids)).values())
+
+
+async def test_a_message_of_too_many_parts_is_refused_before_all_of_it_is_split(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a small message can become is bounded: nothing is encoded or stored, and the encoder is asked no further."""
+    monkeypatch.setattr(indexing, "MAX_PARTS", 40)
+    async with open_rig() as rig:
+        await rig.fill()
+        documents = [document(one, words("alpha", 48)) for one in range(64)]
+        answer = await rig.upsert(documents, overlong=SPLIT, part_tokens=16)
+        assert (answer.failure.code, answer.failure.reason) == (3, "TOO_MANY_PARTS")
+        assert [type(one) for one in rig.encoder.requests[-1:]] == [encoder_pb2.SplitRequest]
+        assert len([one for one in rig.encoder.requests if isinstance(one, encoder_pb2.SplitRequest)]) == 1
+        assert await count(rig) == 0
+        assert (await put(rig, *documents[:13])).stored_count == 13
+
+
+async def test_a_text_that_cannot_be_split_is_named_by_its_place_in_the_message() -> None:
+    """Texts are split a few at a time, and a later one is still called by its own number."""
+    async with open_rig() as rig:
+        await rig.fill()
+        refused = status(grpc.StatusCode.INVALID_ARGUMENT, "TEXT_BLANK", field="texts[1]", message="no character")
+        rig.encoder.script += [altered(lambda _: None), refused]
+        answer = await rig.upsert([document(one, "alpha") for one in range(20)], overlong=SPLIT)
+        assert answer.failure.message == "documents[17].text: no character"
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def keys_file(path: Path, *keys: NewKey) -> Path:
 async def outcome(encoder: EncoderClient) -> str:
     """Encode, and return "OK" or the reason of the failure."""
     try:
-        await encoder.encode_query("alpha", deadline=Deadline.after(10))
+        await encoder.encode_queries(["alpha"], deadline=Deadline.after(10))
     except ServiceError as error:
         return error.reason
     return "OK"
@@ -161,7 +161,7 @@ async def test_encoders_can_ask_for_a_key(tmp_path: Path, caplog: pytest.LogCapt
     async with encoders(tmp_path, api_keys_file=keys) as target:
         async with open_backend(GatewaySettings(), target, encoder_client.SERVICE) as channel:
             with pytest.raises(Misconfigured, match="backend_api_key_file") as caught:
-                await EncoderClient(channel).encode_query("alpha", deadline=Deadline.after(10))
+                await EncoderClient(channel).encode_queries(["alpha"], deadline=Deadline.after(10))
             assert caught.value.reason == "ENCODER_MISCONFIGURED"
         told = GatewaySettings(backend_api_key_file=given)
         async with open_backend(told, target, encoder_client.SERVICE) as channel:

@@ -135,16 +135,48 @@ async def test_a_corpus_goes_to_a_server_and_back(stores: Any) -> None:
 
 
 async def test_split_documents_stay_split(tmp_path: Path) -> None:
-    """Parts go over with their parent, so that they are still folded and replaced as one."""
+    """Parts go over with their parent and its text, so that they are still folded, replaced as one and shown whole."""
     async with open_rig() as rig:
         await rig.fill("alpha")
         parts = await export(rig)
     (stored,) = parts[1].documents.documents
-    stored.document.MergeFrom(pb.Document(parent=pb.DocumentId(number=7), part=1, part_count=2))
+    stored.document.MergeFrom(
+        pb.Document(parent=pb.DocumentId(number=7), part=1, part_count=2, parent_text="alpha and more")
+    )
     async with await EdgeStore.open(tmp_path, in_process=True) as store, open_rig(store) as rig:
         await load(rig, replayed(parts))
         again = await export(rig)
     assert again[1] == parts[1]
+
+
+async def test_how_words_are_indexed_goes_over(stores: Any) -> None:
+    """The new collection is found by words as the old one was, whatever store it is in."""
+    lexical = pb.LexicalParameters(
+        k1=1.25,
+        b=0.5,
+        average_words=7.5,
+        tokenizer=pb.LEXICAL_TOKENIZER_MULTILINGUAL,
+        language="english",
+        stem=True,
+        stop_words=True,
+        extra_stop_words=["zeta"],
+        fold_accents=True,
+    )
+    asked = pb.CreateCollectionRequest(collection=COLLECTION, parameters=pb.CollectionParameters(lexical=lexical))
+    parts: list[pb.ExportCollectionResponse] = []
+    for store in stores:
+        async with open_rig(store) as rig:
+            if parts:
+                made = await load(rig, replayed(parts))
+            else:
+                made = (await rig.collections.CreateCollection(asked)).collection
+                await rig.upsert([document(1, "Walking alphas"), document(2, "zeta the")])
+            assert made.parameters.lexical == lexical
+            parts = await export(rig)
+            assert parts[0].header.parameters.lexical == lexical
+            words = pb.Retrieval(mode=pb.RETRIEVAL_MODE_LEXICAL)
+            hits = (await rig.ask("he walked", retrieval=words, rerank=pb.RERANK_OFF)).hits
+            assert [hit.id.number for hit in hits] == [1]
 
 
 async def test_messages_stay_under_every_clients_limit() -> None:
@@ -236,6 +268,28 @@ def _bad_parameter(requests: list[Any]) -> None:
     requests[0].start.header.parameters.hnsw_m = 1
 
 
+def _bad_lexical(requests: list[Any]) -> None:
+    requests[0].start.header.parameters.lexical.b = 2
+
+
+def _bad_language(requests: list[Any]) -> None:
+    requests[0].start.header.parameters.lexical.MergeFrom(pb.LexicalParameters(language="elvish", stem=True))
+
+
+def _text_of_no_parent(requests: list[Any]) -> None:
+    requests[1].documents.documents[1].document.parent_text = "whole"
+
+
+def _text_of_a_second_part(requests: list[Any]) -> None:
+    part = pb.Document(parent=pb.DocumentId(number=7), part=2, part_count=2, parent_text="whole")
+    requests[1].documents.documents[0].document.MergeFrom(part)
+
+
+def _large_parent_text(requests: list[Any]) -> None:
+    part = pb.Document(parent=pb.DocumentId(number=7), part=1, part_count=2, parent_text="x" * 65_537)
+    requests[1].documents.documents[0].document.MergeFrom(part)
+
+
 @pytest.mark.parametrize(
     ("break_", "reason", "field"),
     [
@@ -255,6 +309,11 @@ def _bad_parameter(requests: list[Any]) -> None:
         (_no_dimension, "OUT_OF_RANGE", "start.header.dimension"),
         (_bad_name, "COLLECTION_NAME", "start.collection"),
         (_bad_parameter, "OUT_OF_RANGE", "start.header.parameters.hnsw_m"),
+        (_bad_lexical, "OUT_OF_RANGE", "start.header.parameters.lexical.b"),
+        (_bad_language, "LANGUAGE_UNSUPPORTED", "parameters.lexical.language"),
+        (_text_of_no_parent, "PARENT_TEXT", "documents.documents[1].document.parent_text"),
+        (_text_of_a_second_part, "PARENT_TEXT", "documents.documents[0].document.parent_text"),
+        (_large_parent_text, "TEXT_TOO_LARGE", "documents.documents[0].document.parent_text"),
     ],
     ids=lambda value: value.__name__ if callable(value) else None,
 )

@@ -384,11 +384,20 @@ async def test_a_part_can_stand_for_its_document(returned, reranked, identifier,
 
 
 async def test_a_document_that_was_split_before_texts_were_kept_is_named():
-    """Where the whole text is not there nothing else is passed off as it."""
-    store = ListStore([Candidate(id="9#1", score=1, text="child", part=Part(parent=9, number=1, count=2))])
+    """Where the whole text was never kept nothing else is passed off as it."""
+    part = Part(parent=9, number=1, count=2)
+    store = ListStore([Candidate(id="9#1", score=1, text="child", part=part)])
+    store.documents = [Document(id="9#1", text="child", part=part)]
     with pytest.raises(Misconfigured) as raised:
         await Stage(store).fill(fold_to_parent=True, return_parent=True)
     assert raised.value.reason == "PARENT_TEXT_MISSING"
+
+
+async def test_a_document_that_is_gone_since_the_search_is_its_part():
+    """What was deleted between search and read costs its whole text and not the search."""
+    store = ListStore([Candidate(id="9#1", score=1, text="child", part=Part(parent=9, number=1, count=2))])
+    pool = await Stage(store).fill(fold_to_parent=True, return_parent=True, rerank_parent=True)
+    assert [(one.candidate.id, one.passage) for one in pool.candidates] == [("9#1", "child")]
 
 
 async def test_the_reranker_reads_what_the_pool_says():

@@ -49,6 +49,8 @@ def packed(message: error_details_pb2.ErrorInfo | error_details_pb2.RetryInfo) -
         (failure(CODE.DEADLINE_EXCEEDED), errors.DeadlineSpent, "DEADLINE_SPENT"),
         (failure(CODE.RESOURCE_EXHAUSTED, "QUEUE_FULL"), errors.Overloaded, "ENCODER_OVERLOADED"),
         (failure(CODE.INVALID_ARGUMENT, CALLERS, field="texts[0]"), errors.InvalidRequest, CALLERS),
+        (failure(CODE.INVALID_ARGUMENT, "OUT_OF_RANGE", field="max_tokens"), errors.InvalidRequest, "OUT_OF_RANGE"),
+        (failure(CODE.INVALID_ARGUMENT, "OUT_OF_RANGE", field="texts"), errors.InferenceFailed, "ENCODER_FAILED"),
         (failure(CODE.INVALID_ARGUMENT, "INPUT_TYPE_REQUIRED"), errors.InferenceFailed, "ENCODER_FAILED"),
         (failure(CODE.INVALID_ARGUMENT), errors.InferenceFailed, "ENCODER_FAILED"),
         (failure(CODE.UNIMPLEMENTED), errors.Misconfigured, "ENCODER_MISCONFIGURED"),

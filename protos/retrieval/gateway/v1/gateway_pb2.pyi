@@ -185,7 +185,9 @@ class _LexicalTokenizerEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Lexi
     LEXICAL_TOKENIZER_WORD: _LexicalTokenizer.ValueType  # 1
     """A longest run of letters and digits. For languages that put spaces between words."""
     LEXICAL_TOKENIZER_MULTILINGUAL: _LexicalTokenizer.ValueType  # 2
-    """Also cuts Chinese, Japanese, Korean and Thai into words."""
+    """Also cuts text that is written without spaces, such as Chinese and Japanese, into words. The language is guessed of a
+    text as a whole.
+    """
     LEXICAL_TOKENIZER_WHITESPACE: _LexicalTokenizer.ValueType  # 3
     """What stands between white space."""
 
@@ -197,7 +199,9 @@ LEXICAL_TOKENIZER_UNSPECIFIED: LexicalTokenizer.ValueType  # 0
 LEXICAL_TOKENIZER_WORD: LexicalTokenizer.ValueType  # 1
 """A longest run of letters and digits. For languages that put spaces between words."""
 LEXICAL_TOKENIZER_MULTILINGUAL: LexicalTokenizer.ValueType  # 2
-"""Also cuts Chinese, Japanese, Korean and Thai into words."""
+"""Also cuts text that is written without spaces, such as Chinese and Japanese, into words. The language is guessed of a
+text as a whole.
+"""
 LEXICAL_TOKENIZER_WHITESPACE: LexicalTokenizer.ValueType  # 3
 """What stands between white space."""
 Global___LexicalTokenizer: _TypeAlias = LexicalTokenizer  # noqa: Y015
@@ -761,10 +765,14 @@ class UpsertDocumentsRequest(_message.Message):
     (unset): the encoder's limit.
     """
     part_per_sentence: _builtins.bool
-    """Whether every sentence is a part of its own under OVERLONG_SPLIT. Default: false; sentences fill parts."""
+    """Whether every sentence is a part of its own under OVERLONG_SPLIT; one without a letter stays with the next. Default:
+    false; sentences fill parts.
+    """
     @_builtins.property
     def documents(self) -> _containers.RepeatedCompositeFieldContainer[Global___Document]:
-        """Required. 1 to 256 documents, no id twice."""
+        """Required. 1 to 256 documents, no id twice. Under OVERLONG_SPLIT they may become 16,384 parts together
+        (`TOO_MANY_PARTS`).
+        """
 
     def __init__(
         self,
