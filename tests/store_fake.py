@@ -31,6 +31,7 @@ from gateway.ports import (
     TextMatch,
     Vector,
 )
+from gateway.precisions import note_precision
 from gateway.stores.conditions import require_indexes
 from serving.deadline import Deadline
 from serving.errors import AlreadyExists, InferenceFailed, InvalidRequest, Misconfigured, NotFound
@@ -187,6 +188,7 @@ class MemoryStore:
         kept = self._kept(name)
         if encoder.digest != kept.encoder.digest:
             raise Misconfigured("ENCODER_MISMATCH", f"{encoder.digest} is not the collection's {kept.encoder.digest}")
+        note_precision(self._aliases.get(name, name), kept.encoder, encoder)
         query = _unit(vector, kept.dimension)
         if filter is not None:
             require_indexes(filter, kept.parameters.payload_indexes)

@@ -27,6 +27,7 @@ from gateway.ports import (
     ServerTime,
     Vector,
 )
+from gateway.precisions import note_precision
 from gateway.stores.edge_process import EdgeProcess
 from gateway.stores.edge_root import EdgeRoot
 from serving.deadline import Deadline
@@ -201,7 +202,7 @@ class EdgeStore:
         deadline: Deadline,
     ) -> Found:
         """Return the `pool_size` nearest documents under the filter, compared one by one."""
-        (pool, compute), queue = await self._call(
+        (pool, compute, collection, made_with), queue = await self._call(
             deadline,
             "search",
             name,
@@ -211,6 +212,7 @@ class EdgeStore:
             wanted=filter,
             payload_fields=payload_fields,
         )
+        note_precision(collection, made_with, encoder)
         return Found(candidates=pool, time=ServerTime(queue=queue, compute=compute))
 
     async def _call(self, deadline: Deadline, operation: str, *args: Any, **kwargs: Any) -> tuple[Any, int]:

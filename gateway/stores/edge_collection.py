@@ -191,13 +191,18 @@ class EdgeCollection:
             next=following if following is None or isinstance(following, int) else UUID(str(following)),
         )
 
+    @property
+    def made_with(self) -> Model:
+        """The encoder of its documents."""
+        return self._meta.model()
+
     def require_encoder(self, encoder: Model) -> None:
         """Check that a query's vector comes from the encoder that made the documents' vectors.
 
         Raises:
             Misconfigured: `ENCODER_MISMATCH`.
         """
-        require_encoder(self.path.name, self._meta.model(), encoder)
+        require_encoder(self.path.name, self.made_with, encoder)
 
     def search(
         self, vector: Vector, *, pool_size: int, wanted: Filter | None, payload_fields: Sequence[str]

@@ -108,11 +108,15 @@ class EdgeRoot:
 
     def search(
         self, name: str, vector: Vector, *, encoder: Model, pool_size: int, **selection: Any
-    ) -> tuple[Sequence[Candidate], int]:
-        """Return the nearest documents and the engine's nanoseconds; `selection` as `EdgeCollection.search`."""
+    ) -> tuple[Sequence[Candidate], int, str, Model]:
+        """Return the nearest documents, the engine's nanoseconds, and whose they are; `selection` as `EdgeCollection`.
+
+        That is the collection's own name and the encoder that it was made with.
+        """
         collection = self.collection(name)
         collection.require_encoder(encoder)
-        return collection.search(vector, pool_size=pool_size, **selection)
+        candidates, compute = collection.search(vector, pool_size=pool_size, **selection)
+        return candidates, compute, collection.path.name, collection.made_with
 
     def collection(self, name: str) -> EdgeCollection:
         """Return an open collection that can be found, by its name or an alias.

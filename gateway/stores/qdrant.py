@@ -26,6 +26,7 @@ from gateway.ports import (
     ServerTime,
     Vector,
 )
+from gateway.precisions import note_precision
 from gateway.stores.conditions import require_indexes
 from gateway.stores.point_ids import to_point_id
 from gateway.stores.qdrant_catalog import QdrantCatalog
@@ -257,6 +258,7 @@ class QdrantStore:
         def check(known: Known) -> pb.QueryPoints:
             _suits(filter)(known)
             require_encoder(known.name, known.encoder, encoder)
+            note_precision(known.name, known.encoder, encoder)
             return queried(known, unit_vector(vector, known.dimension), chosen, payload_fields, self._index)
 
         async def send(_: str, request: pb.QueryPoints) -> Found:
