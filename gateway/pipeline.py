@@ -1,9 +1,11 @@
 """encode -> search -> rerank over ports, under one deadline. Knows no transport and no engine."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
+
+from opentelemetry.trace import Span
 
 from gateway.budget import StageCaps, reserves
 from gateway.ids import sort_key
@@ -23,6 +25,7 @@ from gateway.ports import (
 )
 from gateway.rerank_cost import Offer, RerankCost
 from gateway.timings import SearchTimer
+from serving import tracing
 from serving.batching import Priority
 from serving.deadline import Deadline
 from serving.errors import DeadlineSpent, InvalidRequest, NotReady, Overloaded, ServiceError, Unavailable
@@ -104,8 +107,6 @@ class Pipeline:
     reranker: Reranker
     caps: StageCaps
     cost: RerankCost = field(default_factory=RerankCost)
-    on_shortfall: Callable[[str], None] = lambda _: None
-    """Told why a pool was not wholly reranked."""
 
     async def retrieve(self, search: SearchQuery, deadline: Deadline, timer: SearchTimer) -> Result:
         """Run the first stage.
@@ -118,10 +119,11 @@ class Pipeline:
             until = _before(deadline, kept.encode).within(self.caps.encode)
             encoded = await self.encoder.encode_query(search.query, priority=search.priority, deadline=until)
             timer.server_said(encoded.time)
-        with _stage("search", timer):
+        with _stage("search", timer) as span:
             until = _before(deadline, kept.search).within(self.caps.search)
             found = await self._search(search, encoded, until)
             timer.server_said(found.time)
+            span.set_attributes({"twostage.pool_size": search.pool_size, "twostage.candidates": len(found.candidates)})
         pool = _pool(found)
         return Result(
             hits=pool[: search.top_k],
@@ -165,19 +167,18 @@ class Pipeline:
         deadline = _before(deadline, self.caps.margin).within(self.caps.rerank)
         sent: Sequence[Hit] = scorable[: self._affordable(search, scorable, deadline)]
         try:
-            with _stage("rerank", timer):
+            with _stage("rerank", timer) as span:
                 sent, reranked = await self._score(search, sent, deadline)
                 timer.server_said(reranked.time)
+                span.set_attributes({"twostage.candidates": len(scorable), "twostage.reranked": len(sent)})
+                if len(sent) < len(scorable):
+                    span.set_attribute("twostage.degradation", TIME_SHORT)
         except ServiceError as error:
             if search.rerank is RerankMode.REQUIRED or isinstance(error, InvalidRequest):
                 raise
-            return self._short(retrieved, _shortfall(error))
+            return replace(retrieved, shortfall=_shortfall(error))
         result = _with_scores(search, retrieved, sent, reranked)
-        return result if len(sent) == len(scorable) else self._short(result, TIME_SHORT)
-
-    def _short(self, result: Result, reason: str) -> Result:
-        self.on_shortfall(reason)
-        return replace(result, shortfall=reason)
+        return result if len(sent) == len(scorable) else replace(result, shortfall=TIME_SHORT)
 
     def _affordable(self, search: SearchQuery, scorable: Sequence[Hit], deadline: Deadline) -> int:
         """Return how many candidates to send: all of them where there is no answer without the reranker."""
@@ -280,11 +281,11 @@ def _shortfall(error: ServiceError) -> str:
 
 
 @contextmanager
-def _stage(name: str, timer: SearchTimer) -> Iterator[None]:
-    """Measure a stage and put its name on whatever goes wrong in it."""
-    with timer.stage(name):
+def _stage(name: str, timer: SearchTimer) -> Iterator[Span]:
+    """Measure a stage, put its name on whatever goes wrong in it, and yield its span."""
+    with timer.stage(name), tracing.stage(name) as span:
         try:
-            yield
+            yield span
         except ServiceError as error:
             error.metadata["stage"] = name
             if isinstance(error, (DeadlineSpent, Unavailable, NotReady, Overloaded)):
