@@ -131,8 +131,10 @@ class _Bare(grpc.GenericRpcHandler):
         self._fixed = fixed
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
-        """Make the handler."""
-        name = details.method.rpartition("/")[2]
+        """Make the handler; whoever asks for its health is told that there is no such service."""
+        service, _, name = details.method.rpartition("/")
+        if service != "/bare" and details.method not in self._fixed:
+            return None
         answer = self._fixed.get(details.method) or bytes(int(name))
 
         async def handle(_request: bytes, _context: Any) -> bytes:

@@ -34,7 +34,8 @@ CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
+    # For gRPC also the least time that one attempt may take, TLS and the way there and back included.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 250),
 )
 
@@ -94,18 +95,20 @@ def open_channel(address: str) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
 
 
-def gateway_channel(address: str) -> grpc.aio.Channel:
-    """Open such a channel to a gateway, with TLS where the command has it.
-
-    Call inside the running loop.
+@asynccontextmanager
+async def let_in_channel(address: str) -> AsyncIterator[Any]:
+    """Open such a channel, let in as the command is: with TLS and a key where it has them.
 
     Raises:
         Misconfigured: The certificates are wrong.
     """
     credentials = access.get().credentials()
-    if credentials is None:
-        return open_channel(address)
-    return grpc.aio.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
+    async with (
+        open_channel(address)
+        if credentials is None
+        else grpc.aio.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
+    ) as channel:
+        yield access.get().keyed(channel, address)
 
 
 @contextmanager
@@ -123,8 +126,7 @@ def blocking_channel(address: str) -> Iterator[grpc.Channel]:
 @asynccontextmanager
 async def gateway_at(address: str) -> AsyncIterator[Gateway]:
     """Open a connection to a gateway; nothing is sent until the first call."""
-    async with gateway_channel(address) as opened:
-        channel = access.get().keyed(opened, address)
+    async with let_in_channel(address) as channel:
         yield Gateway(
             search=GatewayServiceStub(channel),
             documents=DocumentServiceStub(channel),

@@ -13,9 +13,10 @@ from cli.console import size
 from cli.findings import Finding
 from cli.health import ask
 from cli.home import Home, Profile
-from serving.bundle import Bundle
-from serving.cpu import read_quota, usable_cpus
+from serving.bundle import Bundle, Manifest
+from serving.cpu import int8_flags, read_quota, usable_cpus
 from serving.errors import Misconfigured, ServiceError
+from serving.precision import choose
 
 PACKAGES = ("onnxruntime", "tokenizers", "grpcio", "qdrant-edge-py")
 RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
@@ -72,8 +73,21 @@ def machine(home: Home, profile: Profile) -> Iterator[Finding]:
     yield Finding(name="disk", value=f"{size(left)} free", state="bad" if short else "good", todo=todo)
 
 
-def bundles(home: Home, profile: Profile) -> Iterator[Finding]:
-    """Look whether the models are here and undamaged."""
+def models(home: Home, profile: Profile) -> Iterator[Finding]:
+    """Look whether the models are here and undamaged, where they would run, and in which form."""
+    taken, found = device(home, profile)
+    yield from bundles(home, profile, taken)
+    yield found
+
+
+def bundles(home: Home, profile: Profile, taken: str | None) -> Iterator[Finding]:
+    """Look whether the models are here and undamaged, and in which form they would run.
+
+    Args:
+        home: Where they are.
+        profile: Which.
+        taken: The device that they would run on; None where that is unknown.
+    """
     for kind in ("encoder", "reranker"):
         path = home.bundle(profile, kind)
         try:
@@ -83,12 +97,12 @@ def bundles(home: Home, profile: Profile) -> Iterator[Finding]:
             yield _missing_bundle(kind, profile, error)
             continue
         manifest = bundle.manifest
-        value = f"{manifest.model_id} {manifest.precision}, {manifest.weights}, {bundle.digest[:19]}"
+        value = f"{manifest.model_id}, {bundle.digest[:19]}, {_form(manifest, taken)}"
         yield Finding(name=kind, value=value)
 
 
-def device(home: Home, profile: Profile) -> Finding:
-    """Open a session of the encoder and look where it really runs."""
+def device(home: Home, profile: Profile) -> tuple[str | None, Finding]:
+    """Open a session of the encoder and look where it really runs; None where that cannot be tried."""
     try:
         import onnxruntime as ort  # noqa: PLC0415 - it may not be installed
 
@@ -99,12 +113,13 @@ def device(home: Home, profile: Profile) -> Finding:
         session = Session(Bundle(home.bundle(profile, "encoder")), SessionOptions())
     except ImportError:
         todo = "pip install 'twostage[cpu]', or 'twostage[gpu]' for CUDA"
-        return Finding(name="device", value="onnxruntime cannot be imported", state="bad", todo=todo)
+        return None, Finding(name="device", value="onnxruntime cannot be imported", state="bad", todo=todo)
     except ServiceError as error:
         missing = error.reason == "BUNDLE_MISSING"
         value = f"not tried, there is no encoder yet; offered: {offered}" if missing else error.message
-        return Finding(name="device", value=value, state="note" if missing else "bad")
-    return Finding(name="device", value=f"{session.device}, {session.threads} threads; offered: {offered}")
+        return None, Finding(name="device", value=value, state="note" if missing else "bad")
+    value = f"{session.device}, {session.threads} threads; offered: {offered}"
+    return session.device, Finding(name="device", value=value)
 
 
 async def ports(host: str, ports_by_name: Mapping[str, int]) -> list[Finding]:
@@ -144,6 +159,15 @@ def _version(package: str) -> str | None:
 
 def _versions(packages: tuple[str, ...]) -> str:
     return ", ".join(f"{package} {_version(package)}" for package in packages)
+
+
+def _form(manifest: Manifest, taken: str | None) -> str:
+    """Say which form of a model a server that is told nothing would run, and of which."""
+    there = ", ".join(manifest.precisions)
+    if taken is None:
+        return f"has {there}"
+    form = choose("auto", manifest, device=taken, int8_flags=int8_flags())
+    return f"would run {form} of {there}: {manifest.form(form).weights}"
 
 
 def _missing_bundle(kind: str, profile: Profile, error: Misconfigured) -> Finding:

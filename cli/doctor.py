@@ -30,7 +30,7 @@ def doctor(
     sections = {
         "installed": list(checks.installation()),
         "machine": list(checks.machine(place, profile)),
-        f"models of profile {profile}": [*checks.bundles(place, profile), checks.device(place, profile)],
+        f"models of profile {profile}": list(checks.models(place, profile)),
         "ports": run(checks.ports(host, ports)),
     }
     bad = bad_of(sections)

@@ -89,7 +89,7 @@ def _register(phase: str, text: str) -> None:
             str, typer.Option(metavar="HOST:PORT", help="A running gateway; default: start all servers.")
         ] = "",
         reranker: Annotated[
-            str, typer.Option(metavar="HOST:PORT", help="The reranker behind --gateway.")
+            str, typer.Option(metavar="HOST:PORT", help="The reranker behind --gateway; same TLS, same key.")
         ] = DEFAULT_RERANKER,
         profile: options.ProfileName = "demo",
         home: options.HomeDirectory = options.DEFAULT_HOME,

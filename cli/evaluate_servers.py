@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO, TypeVar
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cli.addresses import free_ports
-from cli.calls import run
+from cli.calls import let_in_channel, run
 from cli.console import EXIT_NOT_SO, fail, note, notes
 from cli.home import DEFAULT_HOME, Device, Home, Profile, require_bundles
 from cli.processes import ServerEnded, SystemConfig, running_system
@@ -93,7 +93,7 @@ async def _open(servers: Servers, work: Work[T]) -> T:
     from evaluation.system import open_system  # noqa: PLC0415 - see cli.evaluate
 
     if servers.gateway:
-        async with open_system(servers.gateway, servers.reranker) as system:
+        async with open_system(servers.gateway, servers.reranker, let_in_channel) as system:
             return await work(system)
     return await _started(servers, work)
 
@@ -117,7 +117,7 @@ async def _working(servers: Servers, work: Work[T], log: TextIO) -> T:
 
     async with (
         running_system(_config(servers), on_line) as running,
-        open_system(running.gateway, running.config.address("reranker")) as system,
+        open_system(running.gateway, running.config.address("reranker"), let_in_channel) as system,
     ):
         ending = asyncio.ensure_future(running.ended())
         working = asyncio.ensure_future(work(system))

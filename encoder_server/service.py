@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import grpc
 from google.protobuf.wrappers_pb2 import BytesValue
+from prometheus_client import Counter
 
 from encoder_server.cache import CountedCache, Encoded
 from encoder_server.model import Role, Splitting, prefix_of, split_text, tokenize
@@ -55,19 +56,36 @@ class Wanted(NamedTuple):
     priority: Priority
 
 
+class TextCounts:
+    """How many texts were answered, and how many of them had been cut."""
+
+    def __init__(self, metrics: ServerMetrics) -> None:
+        service, registry, label = metrics.service, metrics.registry, ["input_type"]
+        texts = Counter(f"{service}_texts", "Texts answered, with kept vectors too.", label, registry=registry)
+        cut = Counter(f"{service}_truncated_texts", "Those cut to the limit.", label, registry=registry)
+        self._counters = {role: (texts.labels(role.value), cut.labels(role.value)) for role in Role}
+
+    def count(self, role: Role, entries: Sequence[Encoded]) -> None:
+        """Count the texts of one answer."""
+        texts, cut = self._counters[role]
+        texts.inc(len(entries))
+        cut.inc(sum(entry.truncated for entry in entries))
+
+
 class EncoderService(pb_grpc.EncoderServiceServicer):
     """Implements retrieval.encoder.v1.EncoderService.
 
     Args:
         slot: Where the engine will be.
         settings: Limits and the default deadline.
-        metrics: Where stages are recorded.
+        metrics: Where stages and texts are recorded.
     """
 
     def __init__(self, slot: EngineSlot, settings: EncoderSettings, metrics: ServerMetrics) -> None:
         self._slot = slot
         self._settings = settings
         self._metrics = metrics
+        self._texts = TextCounts(metrics)
         self._cache = CountedCache(settings.cache_bytes, metrics) if settings.cache_bytes else None
 
     async def Encode(self, request: pb.EncodeRequest, context: Context) -> pb.EncodeResponse:  # noqa: N802
@@ -162,6 +180,7 @@ class EncoderService(pb_grpc.EncoderServiceServicer):
         ]
         time = CallTime(total=watch.total(), **spent)
         self._metrics.observe_stage("encode", time.parts())
+        self._texts.count(wanted.role, entries)
         timings = pb.Timings(**time.durations())
         return pb.EncodeResponse(embeddings=embeddings, timings=timings, model=self._reference), time
 
@@ -179,7 +198,7 @@ class EncoderService(pb_grpc.EncoderServiceServicer):
             lambda tokenizer: tokenize(tokenizer, wanted.texts, prefix=prefix, truncate=wanted.truncate),
             characters=sum(map(len, wanted.texts)),
         )
-        tokenized = watch.lap()
+        tokenized = watch.lap("tokenize")
         unknown = [row for index, row in enumerate(rows) if index not in kept] if kept else rows
         answer = await engine.compute(unknown, deadline, priority=wanted.priority, wait=wait)
         vectors = iter(answer.outputs)

@@ -21,8 +21,8 @@ from evaluation.phases.retrieve import Progress, freeze, silent
 from evaluation.plan import Plan
 from evaluation.records import Candidates, FrozenPool, Indexed, Reranked, RerankedPool, ScoredPair, Studies
 from evaluation.significance import compare, interval
-from evaluation.system import System
-from serving.errors import Misconfigured
+from evaluation.system import QuestionFailed, System
+from serving.errors import InferenceFailed, Misconfigured
 
 DEPTHS = (10, 20, 30, 50, 60)
 DENSE_DEPTHS = (1, 3, 5, 10, 20, 30, 50, 60)
@@ -169,7 +169,10 @@ async def _rescored(pool: FrozenPool, before: RerankedPool, system: System, poli
     if not cut:
         return before
     again = [candidate for candidate in pool.candidates if candidate.id in cut]
-    answer = await rerank_pool(system, pool.id, pool.query, again, policy)
+    try:
+        answer = await rerank_pool(system, pool.id, pool.query, again, policy)
+    except QuestionFailed as error:
+        raise InferenceFailed("STUDIES_FAILED", f"{pool.id}: {error}") from error
     pairs = sorted([*(pair for pair in before.pairs if pair.id not in cut), *answer.pairs], key=_order)
     return before.model_copy(update={"pairs": tuple(pairs), "ranked": tuple(pair.id for pair in pairs)})
 

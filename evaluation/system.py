@@ -1,10 +1,10 @@
 """The system under evaluation, over gRPC alone: a gateway and the reranker behind it."""
 
 import time
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # they exist in the stub files only
     from retrieval.reranker.v1.reranker_pb2_grpc import RerankerServiceAsyncStub
 
 T = TypeVar("T")
+OpenChannel = Callable[[str], AbstractAsyncContextManager[Any]]
 
 CALL_TIMEOUT_S = 60.0
 RERANK_TIMEOUT_S = 600.0
@@ -72,14 +73,18 @@ class Stage(Protocol):
 
 
 @asynccontextmanager
-async def open_system(gateway_address: str, reranker_address: str) -> AsyncIterator[System]:
+async def open_system(
+    gateway_address: str, reranker_address: str, open_channel: OpenChannel | None = None
+) -> AsyncIterator[System]:
     """Open both channels; call inside the running loop.
 
     Args:
         gateway_address: "host:port".
         reranker_address: "host:port".
+        open_channel: Given an address, opens a channel to it; default is one without TLS and key.
     """
-    async with _channel(gateway_address) as first, _channel(reranker_address) as second:
+    opened = open_channel or _channel
+    async with opened(gateway_address) as first, opened(reranker_address) as second:
         yield System(
             search=gateway_grpc.GatewayServiceStub(first),
             documents=gateway_grpc.DocumentServiceStub(first),

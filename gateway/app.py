@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import grpc
-from prometheus_client import Counter
 
 from gateway import collections, documents, encoder_client, reranker_client, service
 from gateway.backends import open_backend
@@ -21,7 +20,6 @@ from gateway.settings import GatewaySettings
 from gateway.synonyms import SynonymBook
 from retrieval.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from serving.auth import Access
-from serving.errors import Misconfigured
 from serving.keyed import watch_key
 from serving.metrics import ServerMetrics
 from serving.process import Fatal
@@ -71,11 +69,6 @@ async def _open_store(settings: GatewaySettings, stack: AsyncExitStack) -> Vecto
         from gateway.stores.qdrant_settings import open_qdrant  # noqa: PLC0415 - an extra, and half a second
 
         return await stack.enter_async_context(await open_qdrant(settings))
-    if settings.workers > 1:
-        raise Misconfigured(
-            "STORE_NOT_SHARED",
-            f"workers={settings.workers}: the embedded store belongs to one process; use a Qdrant server or one worker",
-        )
     from gateway.stores.edge import EdgeStore  # noqa: PLC0415 - as above
 
     return await stack.enter_async_context(await EdgeStore.open(settings.store_path))
@@ -108,7 +101,6 @@ def _services(
     writer: Writer | None = None,
 ) -> dict[str, Callable[[grpc.aio.Server], None]]:
     """Make full service name -> what adds it to a server."""
-    shortfalls = Counter("gateway_shortfalls", "Searches not wholly reranked.", ["reason"], registry=metrics.registry)
     pipeline = Pipeline(
         first=FirstStage(
             encoder=encoder,
@@ -118,7 +110,6 @@ def _services(
             synonyms=SynonymBook(settings.synonyms_path).of,
         ),
         reranker=reranker,
-        on_shortfall=lambda reason: shortfalls.labels(reason).inc(),
     )
     search = service.GatewayService(pipeline, settings, metrics)
     document = documents.DocumentService(Indexer(encoder=encoder, store=store), store, settings)

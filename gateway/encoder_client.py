@@ -65,7 +65,7 @@ class EncoderClient:
             texts=texts, input_type=pb.INPUT_TYPE_PASSAGE, max_tokens=max_tokens, per_sentence=per_sentence
         )
         timeout = deadline.require("encode")
-        response = await self._guard.call(lambda: self._stub.Split(request, timeout=timeout), timeout_s=timeout)
+        response = await self._guard.ask(self._stub.Split, request, timeout_s=timeout)
         if len(response.texts) != len(texts):
             raise InferenceFailed("ENCODER_FAILED", f"{len(response.texts)} texts came back split for {len(texts)}")
         return [_passages(text, split.passages, max_tokens) for text, split in zip(texts, response.texts, strict=True)]
@@ -74,14 +74,14 @@ class EncoderClient:
         """Return the model being served, its dimension and its prefix."""
         timeout = deadline.require("encode")
         request = pb.GetModelRequest()
-        response = await self._guard.call(lambda: self._stub.GetModel(request, timeout=timeout), timeout_s=timeout)
+        response = await self._guard.ask(self._stub.GetModel, request, timeout_s=timeout)
         return EncoderInfo(
             model=_model(response.model), dimension=response.dimension, passage_prefix=response.passage_prefix
         )
 
     async def _encode(self, request: pb.EncodeRequest, deadline: Deadline) -> Encoded:
         timeout = deadline.require("encode")
-        response = await self._guard.call(lambda: self._stub.Encode(request, timeout=timeout), timeout_s=timeout)
+        response = await self._guard.ask(self._stub.Encode, request, timeout_s=timeout)
         return Encoded(
             vectors=_vectors(response, len(request.texts)),
             truncated=[embedding.truncated for embedding in response.embeddings],

@@ -10,6 +10,7 @@ from gateway.breaker import Breaker, BreakerPolicy
 from gateway.channels import call
 from serving.errors import DeadlineSpent, ServiceError, Unavailable
 from serving.metrics import ServerMetrics
+from serving.tracing import outgoing
 
 T = TypeVar("T")
 
@@ -36,6 +37,13 @@ class Guard:
         self._refused = refused
         self._clock = clock
         self.breaker = Breaker(self._policy)
+
+    async def ask(self, method: Callable[..., Awaitable[T]], request: object, *, timeout_s: float) -> T:
+        """Call a method of a stub, under the id and in the trace of the call being handled; raises as `call`."""
+        return await self.call(
+            lambda: method(request, timeout=timeout_s, metadata=outgoing()),
+            timeout_s=timeout_s,
+        )
 
     async def call(self, send: Callable[[], Awaitable[T]], *, timeout_s: float) -> T:
         """Make a call.

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from gateway.part_ids import first_part, part_id
 from gateway.ports import Collection, Document, DocumentId, Encoder, Model, Part, Vector, VectorStore
+from gateway.precisions import note_precision
 from serving.deadline import Deadline
 from serving.errors import DeadlineSpent, InvalidRequest, Misconfigured, Overloaded
 
@@ -239,6 +240,7 @@ def _check_encoder(target: Collection, model: Model) -> None:
             f"collection {target.name} was made with {target.encoder.id} {target.encoder.digest[:19]}, the encoder "
             f"serves {model.id} {model.digest[:19]}; index into a new collection",
         )
+    note_precision(target.name, target.encoder, model)
 
 
 async def _patiently(call: Callable[[], Awaitable[T]], deadline: Deadline, *, first: int = 0) -> T:

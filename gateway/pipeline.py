@@ -1,6 +1,6 @@
 """encode -> search -> rerank over ports, under one deadline. Knows no transport and no engine."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from gateway.budget import reserves
@@ -74,8 +74,6 @@ class Pipeline:
     first: FirstStage
     reranker: Reranker
     cost: RerankCost = field(default_factory=RerankCost)
-    on_shortfall: Callable[[str], None] = lambda _: None
-    """Told why a pool was not wholly reranked."""
 
     async def retrieve(self, search: SearchQuery, deadline: Deadline, timer: SearchTimer) -> Result:
         """Run the first stage.
@@ -112,19 +110,18 @@ class Pipeline:
         deadline = deadline.before(self.first.caps.margin).within(self.first.caps.rerank)
         sent: Sequence[Hit] = scorable[: self._affordable(search, scorable, deadline)]
         try:
-            with stage("rerank", timer):
+            with stage("rerank", timer) as span:
                 sent, reranked = await self._score(search, sent, deadline)
                 timer.server_said(reranked.time)
+                span.set_attributes({"twostage.candidates": len(scorable), "twostage.reranked": len(sent)})
+                if len(sent) < len(scorable):
+                    span.set_attribute("twostage.degradation", TIME_SHORT)
         except ServiceError as error:
             if search.rerank is RerankMode.REQUIRED or isinstance(error, InvalidRequest):
                 raise
-            return self._short(retrieved, _shortfall(error))
+            return replace(retrieved, shortfall=_shortfall(error))
         result = _with_scores(search, retrieved, sent, reranked)
-        return result if len(sent) == len(scorable) else self._short(result, TIME_SHORT)
-
-    def _short(self, result: Result, reason: str) -> Result:
-        self.on_shortfall(reason)
-        return replace(result, shortfall=reason)
+        return result if len(sent) == len(scorable) else replace(result, shortfall=TIME_SHORT)
 
     def _affordable(self, search: SearchQuery, scorable: Sequence[Hit], deadline: Deadline) -> int:
         """Return how many candidates to send: all of them where there is no answer without the reranker."""

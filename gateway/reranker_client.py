@@ -68,7 +68,7 @@ class RerankerClient:
     async def _call(self, request: pb.RerankRequest, deadline: Deadline) -> pb.RerankResponse:
         timeout = deadline.require("rerank")
         try:
-            return await self._guard.call(lambda: self._stub.Rerank(request, timeout=timeout), timeout_s=timeout)
+            return await self._guard.ask(self._stub.Rerank, request, timeout_s=timeout)
         except InvalidRequest as error:
             if error.field == "query":
                 raise

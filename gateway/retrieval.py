@@ -124,9 +124,16 @@ class FirstStage:
         """
         written = await self._write(search, kept, deadline, timer)
         lists, encoder = await self._lists(search, written.passages, deadline.before(kept.encode), timer)
-        with stage("search", timer):
+        with stage("search", timer) as span:
             until = deadline.before(kept.search).within(self.caps.search)
             candidates, reports = await self._pool(search, lists, encoder, until, timer)
+            span.set_attributes(
+                {
+                    "twostage.pool_size": search.pool_size,
+                    "twostage.candidates": len(candidates),
+                    "twostage.lists": [one.name for one in lists],
+                }
+            )
         return Pool(
             candidates=candidates,
             lists=reports,

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import grpc
 
 from gateway.convert import hit_bytes, response_of, search_of, timings_message, wants_text
+from gateway.metrics import SearchMetrics
 from gateway.pipeline import Pipeline, Result
 from gateway.search_query import RerankMode, SearchQuery
 from gateway.settings import GatewaySettings
@@ -28,13 +29,14 @@ class GatewayService(pb_grpc.GatewayServiceServicer):
     Args:
         pipeline: The two stages.
         settings: Limits and the default deadline.
-        metrics: Where stages are recorded.
+        metrics: Where stages and what was found are recorded.
     """
 
     def __init__(self, pipeline: Pipeline, settings: GatewaySettings, metrics: ServerMetrics) -> None:
         self._pipeline = pipeline
         self._settings = settings
         self._metrics = metrics
+        self._searches = SearchMetrics(metrics)
 
     async def Search(self, request: pb.SearchRequest, context: Context) -> pb.SearchResponse:  # noqa: N802
         """Answer one query."""
@@ -46,6 +48,7 @@ class GatewayService(pb_grpc.GatewayServiceServicer):
             result = await self._pipeline.rerank(search, retrieved, deadline, timer)
             response = self._response(request, result)
             response.timings.CopyFrom(timings_message(timer.stop()))
+            self._searches.observe(search, result)
             return response
 
     async def SearchStream(  # noqa: N802
@@ -63,6 +66,7 @@ class GatewayService(pb_grpc.GatewayServiceServicer):
             result = await self._pipeline.rerank(search, retrieved, deadline, timer)
             last = self._response(request.request, result)
             last.timings.CopyFrom(timings_message(timer.stop()))
+            self._searches.observe(search, result)
             yield pb.SearchStreamResponse(final=last)
 
     def _response(self, request: pb.SearchRequest, result: Result) -> pb.SearchResponse:
@@ -88,5 +92,4 @@ class GatewayService(pb_grpc.GatewayServiceServicer):
         finally:
             time = timer.stop()
             context.set_trailing_metadata(time.trailers())
-            for (stage, part), nanoseconds in time.spans().items():
-                self._metrics.observe_stage(stage, {part: nanoseconds})
+            self._metrics.observe_stages(time.spans())

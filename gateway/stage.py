@@ -1,18 +1,21 @@
-"""One stage of a search: measured, and named in whatever goes wrong in it."""
+"""One stage of a search: measured, traced, and named in whatever goes wrong in it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from opentelemetry.trace import Span
+
 from gateway.timings import SearchTimer
+from serving import tracing
 from serving.errors import DeadlineSpent, NotReady, Overloaded, ServiceError, Unavailable
 
 
 @contextmanager
-def stage(name: str, timer: SearchTimer) -> Iterator[None]:
-    """Measure a stage and put its name on whatever goes wrong in it."""
-    with timer.stage(name):
+def stage(name: str, timer: SearchTimer) -> Iterator[Span]:
+    """Measure a stage, put its name on whatever goes wrong in it, and yield its span."""
+    with timer.stage(name), tracing.stage(name) as span:
         try:
-            yield
+            yield span
         except ServiceError as error:
             error.metadata["stage"] = name
             if isinstance(error, (DeadlineSpent, Unavailable, NotReady, Overloaded)):

@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 import grpc
+from prometheus_client import Counter
 
 from reranker_server.model import Pairs, order, sigmoid, tokenize
 from reranker_server.settings import RerankerSettings
@@ -38,19 +39,40 @@ MAX_ID_BYTES = 512
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
+class CandidateCounts:
+    """How many candidates were answered, and what could not be read whole of them and of their queries."""
+
+    def __init__(self, metrics: ServerMetrics) -> None:
+        service, registry = metrics.service, metrics.registry
+        self._candidates = Counter(f"{service}_candidates", "Candidates answered, skipped too.", registry=registry)
+        self._cut = Counter(f"{service}_truncated_candidates", "Those whose pair was cut.", registry=registry)
+        self._cut_queries = Counter(
+            f"{service}_truncated_queries", "Calls whose query was cut in a pair.", registry=registry
+        )
+        self._skipped = Counter(f"{service}_skipped_candidates", "Blank candidates, not scored.", registry=registry)
+
+    def count(self, candidate_count: int, response: pb.RerankResponse) -> None:
+        """Count the candidates of one answer."""
+        self._candidates.inc(candidate_count)
+        self._cut.inc(response.truncated_count)
+        self._cut_queries.inc(response.query_truncated)
+        self._skipped.inc(len(response.skipped_indices))
+
+
 class RerankerService(pb_grpc.RerankerServiceServicer):
     """Implements retrieval.reranker.v1.RerankerService.
 
     Args:
         slot: Where the engine will be.
         settings: Limits and the default deadline.
-        metrics: Where stages are recorded.
+        metrics: Where stages and candidates are recorded.
     """
 
     def __init__(self, slot: EngineSlot, settings: RerankerSettings, metrics: ServerMetrics) -> None:
         self._slot = slot
         self._settings = settings
         self._metrics = metrics
+        self._candidates = CandidateCounts(metrics)
 
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:  # noqa: N802
         """Score the candidates and return them best first."""
@@ -63,6 +85,7 @@ class RerankerService(pb_grpc.RerankerServiceServicer):
         response.timings.CopyFrom(pb.Timings(**time.durations()))
         context.set_trailing_metadata(time.trailers())
         self._metrics.observe_stage("rerank", time.parts())
+        self._candidates.count(len(candidates), response)
         return response
 
     async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:  # noqa: N802, ARG002
@@ -98,7 +121,7 @@ class RerankerService(pb_grpc.RerankerServiceServicer):
             ),
             characters=len(query) + sum(map(len, passages)),
         )
-        tokenized = watch.lap()
+        tokenized = watch.lap("tokenize")
         if not pairs.rows:
             return pb.RerankResponse(skipped_indices=pairs.skipped), CallTime(total=watch.total(), tokenize=tokenized)
         answer = await engine.compute(pairs.rows, deadline, priority=PRIORITIES[request.priority])

@@ -13,11 +13,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, Self
 
+from opentelemetry.trace import SpanContext
+
+from serving import tracing
 from serving.batching import BatchLimits, BatchPolicy, Priority, Waiting
 from serving.cost import CostModel
-from serving.deadline import Deadline
+from serving.deadline import Deadline, seems_over
 from serving.device import Computed, Computing, DeviceThreads
 from serving.errors import DeadlineSpent, NotReady, Overloaded, ServiceError
+from serving.outcomes import Outcome, outcome_of
 from serving.requests import Answer, OutT, Place, Request, RowT
 
 # Before the first batches there is no measured cost; RetryInfo then says this.
@@ -43,10 +47,11 @@ class Batcher(Generic[RowT, OutT]):
         costs: What batches cost, where something is known already.
         prefetch: Whether a full batch is prepared while another one runs.
         on_batch: Told of every computed batch.
+        on_end: Told how each submission ended, once.
         on_death: Called once if computing has come to an end that nobody asked for.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - three of them are told what happens
         self,
         computing: Sequence[Computing[RowT, OutT]],
         limits: BatchLimits,
@@ -54,6 +59,7 @@ class Batcher(Generic[RowT, OutT]):
         costs: CostModel | None = None,
         prefetch: bool = False,
         on_batch: Callable[[BatchReport], None] = lambda _: None,
+        on_end: Callable[[Priority, Outcome], None] = lambda *_: None,
         on_death: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
         self._policy: BatchPolicy[Place[RowT, OutT]] = BatchPolicy(limits, costs, instances=len(computing))
@@ -65,6 +71,7 @@ class Batcher(Generic[RowT, OutT]):
             on_computed=lambda computed: self._post(self._deliver, computed),
         )
         self._on_batch = on_batch
+        self._on_end = on_end
         self._on_death = on_death
         self._open: set[Request[RowT, OutT]] = set()
         self._lines: dict[Priority, deque[Request[RowT, OutT]]] = {priority: deque() for priority in Priority}
@@ -128,10 +135,24 @@ class Batcher(Generic[RowT, OutT]):
             InferenceFailed: One of the rows could not be computed.
             NotReady: The batcher is closing.
         """
-        begun = time.monotonic_ns()
+        begun, budget_s = time.monotonic_ns(), deadline.remaining()
         request: Request[RowT, OutT] = Request.of(
             rows, arrived=time.monotonic(), deadline=deadline.at, priority=priority
         )
+        try:
+            await self._submit(request, deadline, priority, wait=wait)
+        except BaseException as error:
+            self._on_end(priority, outcome_of(error, late=seems_over(deadline.remaining(), budget_s)))
+            request.record(begun, error)
+            raise
+        self._on_end(priority, Outcome.COMPUTED)
+        request.record(begun)
+        return request.answer(begun)
+
+    async def _submit(
+        self, request: Request[RowT, OutT], deadline: Deadline, priority: Priority, *, wait: bool
+    ) -> None:
+        """Wait for the end of a request."""
         try:
             async with asyncio.timeout_at(_loop_time(deadline)):
                 if wait:
@@ -143,7 +164,6 @@ class Batcher(Generic[RowT, OutT]):
             raise _deadline_spent() from None
         finally:
             self._leave(request)
-        return request.answer(begun)
 
     async def drain(self) -> None:
         """Refuse new rows, compute the waiting ones, end the threads."""
@@ -214,23 +234,24 @@ class Batcher(Generic[RowT, OutT]):
     def _deliver(self, computed: Computed[RowT, OutT]) -> None:
         """Report a batch and give its outputs to their requests."""
         begun, ended = computed.span
+        report = BatchReport(
+            row_count=len(computed.rows),
+            token_count=sum(waiting.length for waiting in computed.rows),
+            padded_token_count=computed.padded_tokens,
+            seconds=(ended - begun) / 1e9,
+        )
         try:
-            self._on_batch(
-                BatchReport(
-                    row_count=len(computed.rows),
-                    token_count=sum(waiting.length for waiting in computed.rows),
-                    padded_token_count=computed.padded_tokens,
-                    seconds=(ended - begun) / 1e9,
-                )
-            )
+            self._on_batch(report)
         except Exception as error:  # noqa: BLE001 - a fault of ours, not of a row
             self._die(error)
+        batch = _record_batch(computed, report)
         for waiting, output in zip(computed.rows, computed.outputs, strict=True):
             place = waiting.row
+            place.request.computed(computed.span, batch)
             if isinstance(output, ServiceError):
                 place.request.fail(output)
             else:
-                place.request.put(place.index, output, computed.span)
+                place.request.put(place.index, output)
         if any(self._lines.values()):
             self._let_in()
 
@@ -261,6 +282,14 @@ class Batcher(Generic[RowT, OutT]):
         for line in self._lines.values():
             while line:
                 line.popleft().fail(error)
+
+
+def _record_batch(computed: Computed[RowT, OutT], report: BatchReport) -> SpanContext | None:
+    """Keep a batch as a span if the trace of any of its requests is kept."""
+    requests = dict.fromkeys(waiting.row.request for waiting in computed.rows)
+    traces = [request.trace for request in requests if request.trace is not None]
+    sizes = {"rows": report.row_count, "tokens": report.token_count, "padded_tokens": report.padded_token_count}
+    return tracing.record_batch(traces, computed.span, sizes)
 
 
 def _deadline_spent() -> DeadlineSpent:

@@ -6,6 +6,9 @@ from typing import Self
 
 from serving.errors import DeadlineSpent
 
+LATE_SHARE, LATE_S = 0.02, 0.01
+"""What may seem to be left of a deadline, as a share of the budget and in seconds, when the caller's has passed."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Deadline:
@@ -44,3 +47,11 @@ class Deadline:
         if left == 0.0:
             raise DeadlineSpent("DEADLINE_SPENT", f"no time left for {stage}", stage=stage)
         return left
+
+
+def seems_over(left_s: float, budget_s: float) -> bool:
+    """Tell whether a caller's deadline has passed, by what is left here of the seconds that it gave.
+
+    It comes before the server's view of it: gRPC rounds a timeout up by at most 1 % on its way.
+    """
+    return left_s <= LATE_SHARE * budget_s + LATE_S

@@ -164,7 +164,8 @@ class DeviceThreads(Generic[RowT, OutT]):
                 self._compute(slot, rows[len(rows) // 2 :])
                 return
             log.exception("a row of %d tokens cannot be computed", rows[0].length)
-            computed = Computed(rows=rows, outputs=[_failure(error)], span=(0, 0), padded_tokens=rows[0].length)
+            now = time.monotonic_ns()
+            computed = Computed(rows=rows, outputs=[_failure(error)], span=(now, now), padded_tokens=rows[0].length)
         self._finish(computed)
 
     def _finish(self, computed: Computed[RowT, OutT]) -> None:

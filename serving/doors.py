@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import grpc
 from grpc_channelz.v1 import channelz_pb2
 from grpc_reflection.v1alpha import reflection
+from opentelemetry.trace import Tracer
 
 from serving.auth import Access, open_authenticator
 from serving.errors import Misconfigured
@@ -21,7 +22,11 @@ log = logging.getLogger(__name__)
 
 
 def open_guards(
-    settings: ServerSettings, metrics: ServerMetrics, services: Sequence[str], access: Access | None
+    settings: ServerSettings,
+    metrics: ServerMetrics,
+    services: Sequence[str],
+    access: Access | None,
+    tracer: Tracer | None = None,
 ) -> list[grpc.aio.ServerInterceptor]:
     """Make what stands before every handler, the outermost first.
 
@@ -32,9 +37,9 @@ def open_guards(
     if authenticator is None:
         if settings.tls_client_ca_file is None and not _loopback(settings.host):
             log.warning("open to whoever reaches %s: neither API keys nor client certificates", settings.host)
-        return [CallGuard(tuple(services), metrics)]
+        return [CallGuard(tuple(services), metrics, tracer)]
     # Reflection and channelz are guarded as well, so that whom the authenticator refuses gets a status and not UNKNOWN.
-    return [CallGuard((*services, reflection.SERVICE_NAME, CHANNELZ), metrics), authenticator]
+    return [CallGuard((*services, reflection.SERVICE_NAME, CHANNELZ), metrics, tracer), authenticator]
 
 
 def bind(server: grpc.aio.Server, settings: ServerSettings) -> int:

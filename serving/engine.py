@@ -15,7 +15,7 @@ from serving.bundle import Bundle, Kind
 from serving.calibration import calibrate
 from serving.deadline import Deadline
 from serving.errors import NotReady
-from serving.metrics import BatchMetrics, ServerMetrics
+from serving.metrics import BatchMetrics, ServerMetrics, tell_model
 from serving.model import Model
 from serving.process import Fatal
 from serving.requests import Answer
@@ -115,6 +115,7 @@ async def open_engine(
         costs=costs,
         prefetch=device != "cpu" if settings.prefetch is None else settings.prefetch,
         on_batch=batches.observe,
+        on_end=batches.count_end,
         on_death=on_death,
     )
     batches.watch(
@@ -124,7 +125,9 @@ async def open_engine(
     )
     with ThreadPoolExecutor(settings.tokenizer_threads, thread_name_prefix="tokenizer") as threads:
         async with batcher:
-            yield Engine(model=model, batcher=batcher, tokenizer_threads=threads)
+            engine = Engine(model=model, batcher=batcher, tokenizer_threads=threads)
+            tell_model(metrics, engine.reference, instances=len(instances))
+            yield engine
 
 
 def _load(settings: ModelServerSettings, kind: Kind) -> Model:

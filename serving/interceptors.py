@@ -1,4 +1,4 @@
-"""The outermost layer of every call: errors become statuses, every call one log line and one metric.
+"""The outermost layer of every call: errors become statuses, every call one log line, one metric and one span.
 
 UNKNOWN never leaves a server: not for an exception, not for a request that is no valid message, not for a handler that
 returns nothing or something that cannot be sent, and not for an inner await that somebody cancelled, after which gRPC
@@ -12,27 +12,22 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
-from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError
+from opentelemetry.trace import Tracer
 
+from serving import tracing
+from serving.deadline import seems_over
 from serving.errors import InvalidRequest, NotReady
 from serving.metrics import ServerMetrics
 from serving.status import code_of, reason_of, to_status
 
 log = logging.getLogger("serving.calls")
 
-REQUEST_ID_KEY = "x-request-id"
 MAX_REQUEST_ID = 64
-LATE_SHARE, LATE_S = 0.02, 0.01
-"""What may seem to be left of a deadline, as a share of the budget and in seconds, when the caller's has passed."""
-
 MALFORMED = "not a valid message; is all text UTF-8?"
-
-request_id: ContextVar[str] = ContextVar("request_id", default="")
-"""The id of the call being handled: the caller's `x-request-id`, or one of ours."""
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -48,11 +43,13 @@ class CallGuard(grpc.aio.ServerInterceptor):
     Args:
         services: Full names of the services to guard.
         metrics: Where calls are counted.
+        tracer: Makes their spans; None makes none.
     """
 
-    def __init__(self, services: tuple[str, ...], metrics: ServerMetrics) -> None:
+    def __init__(self, services: tuple[str, ...], metrics: ServerMetrics, tracer: Tracer | None = None) -> None:
         self._prefixes = tuple(f"/{name}/" for name in services)
         self._metrics = metrics
+        self._tracer = tracer
 
     async def intercept_service(
         self,
@@ -61,12 +58,12 @@ class CallGuard(grpc.aio.ServerInterceptor):
     ) -> "Handler | None":
         """Wrap the handler that is about to be called."""
         handler = await continuation(handler_call_details)
-        method: str = handler_call_details.method
-        if handler is None or not method.startswith(self._prefixes):
+        path: str = handler_call_details.method
+        if handler is None or not path.startswith(self._prefixes):
             return handler
-        return self._wrap(handler, method.rpartition("/")[2])
+        return self._wrap(handler, path)
 
-    def _wrap(self, handler: Handler, method: str) -> Handler:
+    def _wrap(self, handler: Handler, path: str) -> Handler:
         make, behaviour = _PARTS[(handler.request_streaming, handler.response_streaming)]
         inner = getattr(handler, behaviour)
 
@@ -74,14 +71,14 @@ class CallGuard(grpc.aio.ServerInterceptor):
         serialize = handler.response_serializer or bytes
 
         async def one(request: Any, context: Context) -> bytes:
-            async with self._guard(method, context):
+            async with self._guard(path, context):
                 response = await inner(_parsed(request, streaming=handler.request_streaming), context)
                 if response is None:
-                    raise RuntimeError(f"{method} returned nothing")
+                    raise RuntimeError(f"{path} returned nothing")
                 return serialize(response)
 
         async def many(request: Any, context: Context) -> AsyncIterator[bytes]:
-            async with self._guard(method, context):
+            async with self._guard(path, context):
                 responses = inner(_parsed(request, streaming=handler.request_streaming), context)
                 async with aclosing(responses):
                     async for response in responses:
@@ -94,41 +91,46 @@ class CallGuard(grpc.aio.ServerInterceptor):
         return wrapped
 
     @asynccontextmanager
-    async def _guard(self, method: str, context: Context) -> AsyncIterator[None]:
-        begun, budget = time.monotonic(), context.time_remaining()
-        request_id.set(_request_id(context))  # never reset: every call is a task with a context of its own
-        code = grpc.StatusCode.OK
+    async def _guard(self, path: str, context: Context) -> AsyncIterator[None]:
+        begun, budget, method = time.monotonic_ns(), context.time_remaining(), path.rpartition("/")[2]
+        metadata = tuple(context.invocation_metadata() or ())
+        tracing.request_id.set(_request_id(metadata))  # never reset: every call is a task with a context of its own
+        kept = tracing.begin(self._tracer, path, metadata, begun)
+        code, reason = grpc.StatusCode.OK, ""
+        running = self._metrics.running(method)
+        running.inc()
         try:
             yield
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 code = _code_of_leaving(context, budget)  # nobody listens any more
                 raise
-            code = grpc.StatusCode.UNAVAILABLE
-            await _abort(context, NotReady("CANCELLED_INSIDE", "the work for this call was cancelled"))
+            code, reason = grpc.StatusCode.UNAVAILABLE, "CANCELLED_INSIDE"
+            await _abort(context, NotReady(reason, "the work for this call was cancelled"))
         except grpc.aio.AbortError:
             raise
         except GeneratorExit:
             code = _code_of_leaving(context, budget)
             raise
         except Exception as error:  # noqa: BLE001 - this is where every error ends
-            code = code_of(error)
+            code, reason = code_of(error), reason_of(error)
             await _abort(context, error)
         finally:
             code = context.code() or code  # what a handler has set or aborted with is what the caller sees
-            seconds = time.monotonic() - begun
+            ended = time.monotonic_ns()
+            seconds = (ended - begun) / 1e9
+            running.dec()
             self._metrics.calls.labels(method, code.name).inc()
-            self._metrics.call_seconds.labels(method).observe(seconds)
-            log.debug("%s %s %.1f ms id=%s", method, code.name, seconds * 1e3, request_id.get())
+            self._metrics.observe_call(method, seconds)
+            if kept is not None:
+                kept.end(code, reason, ended)
+            log.debug("%s %s %.1f ms", method, code.name, seconds * 1e3)
 
 
 def _code_of_leaving(context: Context, budget: float | None) -> grpc.StatusCode:
-    """Tell a caller whose time was over from one who hung up.
-
-    A caller's deadline comes before the server's view of it: gRPC rounds a timeout up by at most 1 % on its way.
-    """
+    """Tell a caller whose time was over from one who hung up."""
     left = context.time_remaining()
-    late = budget is not None and left is not None and left <= LATE_SHARE * budget + LATE_S
+    late = budget is not None and left is not None and seems_over(left, budget)
     return grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
 
 
@@ -137,17 +139,16 @@ async def _abort(context: Context, error: BaseException) -> None:
     error_id = uuid.uuid4().hex[:12]
     status = to_status(error, error_id)
     if status.code is grpc.StatusCode.INTERNAL:
-        log.error("internal error, id=%s request=%s", error_id, request_id.get(), exc_info=error)
+        log.error("internal error, error_id=%s", error_id, exc_info=error)
     else:
-        log.info("%s %s: %s request=%s", status.code.name, reason_of(error), status.details, request_id.get())
+        log.info("%s %s: %s", status.code.name, reason_of(error), status.details)
     trailing = (*(context.trailing_metadata() or ()), *status.trailing_metadata)
     await context.abort(status.code, status.details, trailing)
 
 
-def _request_id(context: Context) -> str:
-    metadata = dict(context.invocation_metadata() or ())
-    given = str(metadata.get(REQUEST_ID_KEY, ""))[:MAX_REQUEST_ID]
-    if given and given.isprintable():
+def _request_id(metadata: tracing.Metadata) -> str:
+    given = str(dict(metadata).get(tracing.REQUEST_ID_KEY, ""))[:MAX_REQUEST_ID]
+    if given and given.isascii() and given.isprintable():  # so that it can be metadata again
         return given
     # Not a secret, so it needs no randomness from the system, which uuid4 asks for.
     return f"{random.getrandbits(64):016x}"

@@ -1,12 +1,17 @@
 """One request on its way through the batches: its rows, its outputs in order, and where its time went."""
 
 import asyncio
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from opentelemetry.context import Context
+from opentelemetry.trace import SpanContext
+
+from serving import tracing
 from serving.batching import Priority, Waiting
-from serving.errors import ServiceError
+from serving.errors import InferenceFailed, ServiceError
 
 
 class Row(Protocol):
@@ -45,8 +50,10 @@ class Request(Generic[RowT, OutT]):
     """The rows, in order."""
     outputs: list[OutT | None]
     missing: int
-    spans: set[Span] = field(default_factory=set)
-    """Of every batch that held one of the rows."""
+    trace: Context | None = field(default_factory=tracing.kept)
+    """What the spans of this request belong to; None where none are kept."""
+    batches: dict[Span, SpanContext | None] = field(default_factory=dict)
+    """Every batch that held one of the rows, and its own span where one is kept."""
 
     @classmethod
     def of(cls, rows: Sequence[RowT], *, arrived: float, deadline: float, priority: Priority) -> "Request[RowT, OutT]":
@@ -67,20 +74,42 @@ class Request(Generic[RowT, OutT]):
         if not self.future.done():
             self.future.set_exception(error)
 
-    def put(self, index: int, output: OutT, span: Span) -> None:
+    def computed(self, span: Span, batch: SpanContext | None) -> None:
+        """Note a batch that held one of the rows."""
+        self.batches[span] = batch
+
+    def put(self, index: int, output: OutT) -> None:
         """Take one row's output."""
         self.outputs[index] = output
         self.missing -= 1
-        self.spans.add(span)
         if self.missing == 0 and not self.future.done():
             self.future.set_result(None)
 
     def answer(self, begun: int) -> Answer[OutT]:
         """Sum up a complete request that began at so many nanoseconds."""
-        compute = _union(self.spans)
-        ended = max(end for _, end in self.spans)
+        compute = _union(self.batches)
+        ended = max(end for _, end in self.batches)
         outputs = [output for output in self.outputs if output is not None]
         return Answer(outputs=outputs, queue=ended - begun - compute, compute=compute)
+
+    def record(self, begun: int, error: BaseException | None = None) -> None:
+        """Keep where the time went as spans, the same times of which `answer` is the sum.
+
+        Args:
+            begun: When it began, in nanoseconds.
+            error: What it ended with instead of an answer.
+        """
+        if self.trace is None:
+            return
+        reached, reason = begun, "" if error is None else tracing.why(error)
+        failed = isinstance(error, InferenceFailed) and bool(self.batches)
+        for (begin, end), batch in sorted(self.batches.items(), key=lambda item: item[0]):
+            if begin > reached:
+                tracing.record(self.trace, "queue", (reached, begin))
+            tracing.record(self.trace, "compute", (begin, end), batch=batch, reason=reason if failed else "")
+            reached = max(reached, end)
+        if error is not None and not failed:
+            tracing.record(self.trace, "queue", (reached, time.monotonic_ns()), reason=reason)
 
 
 @dataclass(frozen=True, slots=True)

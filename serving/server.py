@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any, TypeAlias
 
 import grpc
@@ -11,6 +11,7 @@ from grpc_channelz.v1 import channelz
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 from grpc_reflection.v1alpha import reflection
+from opentelemetry.trace import Tracer
 
 from serving.auth import Access
 from serving.deadline import Deadline
@@ -102,31 +103,42 @@ async def open_server(
         access: What the services make of a caller's scope; None where they have no scopes.
 
     Raises:
-        Misconfigured: The address cannot be bound, or keys or certificates are wrong.
+        Misconfigured: The address cannot be bound, or keys, certificates or the way to a collector are wrong.
     """
-    guards = open_guards(settings, metrics, tuple(services), access)
-    server = grpc.aio.server(interceptors=guards, options=_options(settings))
-    for add in services.values():
-        add(server)
-    health_servicer = _Health()
-    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-    names = [OVERALL, *services]
-    for name in names:
-        await health_servicer.set(name, NOT_SERVING)
-    if settings.reflection:
-        reflection.enable_server_reflection([*services, HEALTH_SERVICE, reflection.SERVICE_NAME], server)
-    if settings.channelz:
-        channelz.add_channelz_servicer(server)
-    port = bind(server, settings)
-    close_metrics = _serve_metrics(metrics, settings.metrics_port)
-    try:
-        async with _health_apart(settings, health_servicer):
-            await server.start()
-            log.info("listening on %s:%d, not serving yet", settings.host, port)
-            yield RunningServer(server, health_servicer, names, port)
-    finally:
-        await server.stop(0)
-        close_metrics()
+    # The tracer goes last: spans of calls that are cut are sent, too.
+    async with _tracer(settings, metrics.service) as tracer:
+        server = grpc.aio.server(
+            interceptors=open_guards(settings, metrics, tuple(services), access, tracer), options=_options(settings)
+        )
+        for add in services.values():
+            add(server)
+        health_servicer, names = _Health(), [OVERALL, *services]
+        health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+        for name in names:
+            await health_servicer.set(name, NOT_SERVING)
+        if settings.reflection:
+            reflection.enable_server_reflection([*services, HEALTH_SERVICE, reflection.SERVICE_NAME], server)
+        if settings.channelz:
+            channelz.add_channelz_servicer(server)
+        port = bind(server, settings)
+        close_metrics = _serve_metrics(metrics, settings.metrics_port)
+        try:
+            async with _health_apart(settings, health_servicer):
+                await server.start()
+                log.info("listening on %s:%d, not serving yet", settings.host, port)
+                yield RunningServer(server, health_servicer, names, port)
+        finally:
+            await server.stop(0)
+            close_metrics()
+
+
+def _tracer(settings: ServerSettings, service: str) -> AbstractAsyncContextManager[Tracer | None]:
+    """Open what makes spans, where the settings say where they go."""
+    if settings.otlp_endpoint is None:
+        return nullcontext()
+    from serving.tracing_setup import open_tracer  # noqa: PLC0415 - the SDK, and a sixth of a second
+
+    return open_tracer(service, settings.otlp_endpoint, settings.trace_share)
 
 
 @asynccontextmanager

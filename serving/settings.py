@@ -1,11 +1,12 @@
 """Settings that every server has, read once from the environment. The only module here that reads it."""
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import ClassVar, Literal, Self, TypeVar
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from serving.batching import BatchLimits
@@ -23,6 +24,8 @@ BATCH_TOKENS = {"cpu": 512, "cuda": 16_384, "tensorrt": 16_384}
 WAITING_TOKENS = {"cpu": 131_072, "cuda": 1_048_576, "tensorrt": 1_048_576}
 # An answer of max_texts vectors has to fit the 4 MiB that every gRPC client accepts by default.
 CLIENT_MESSAGE_BYTES = 4 * 1024 * 1024
+ENDPOINT = re.compile(r"https?://(?:[\w.-]+|\[[0-9a-fA-F:.]+\]):(\d{1,5})/?", re.ASCII)
+MAX_PORT = 65_535
 
 
 class ServerSettings(BaseSettings):
@@ -68,10 +71,23 @@ class ServerSettings(BaseSettings):
     """Whether gRPC reflection is served; off in production is usual."""
     channelz: bool = False
     """Whether channelz is served."""
+    otlp_endpoint: str | None = None
+    """Where spans are sent by OTLP over gRPC: http://collector:4317, or https:// for TLS; by default none are made.
+    `OTEL_EXPORTER_OTLP_HEADERS` and the like count as well, see docs/tracing.md."""
+    trace_share: float = Field(1.0, ge=0, le=1)
+    """Share of the calls without a trace that are traced; for calls with one their callers have decided."""
     log_format: Literal["text", "json"] = "text"
     """How log lines are written."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """Least level that is written."""
+
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _is_endpoint(cls, value: str | None) -> str | None:
+        found = None if value is None else ENDPOINT.fullmatch(value)
+        if value is not None and (found is None or not 0 < int(found[1]) <= MAX_PORT):
+            raise ValueError("http://host:port is wanted, or https:// for TLS, and no path")
+        return value
 
     @model_validator(mode="after")
     def _tls_is_whole(self) -> Self:

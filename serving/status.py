@@ -72,7 +72,7 @@ def failure_of(error: BaseException) -> tuple[int, str, str]:
     """Return code number, reason and message of an error that is reported inside a message of a stream."""
     error_id = uuid.uuid4().hex[:12]
     if code_of(error) is grpc.StatusCode.INTERNAL:
-        log.error("internal error, id=%s", error_id, exc_info=error)
+        log.error("internal error, error_id=%s", error_id, exc_info=error)
     return code_of(error).value[0], reason_of(error), detail_of(error, error_id)
 
 

@@ -35,6 +35,7 @@ from gateway.ports import (
     TextMatch,
     Vector,
 )
+from gateway.precisions import note_precision
 from gateway.stores.conditions import require_indexes
 from gateway.stores.lexical import require_supported
 from serving.deadline import Deadline
@@ -220,6 +221,8 @@ class MemoryStore:
         kept = self._kept(name)
         if encoder is not None and encoder.digest != kept.encoder.digest:
             raise Misconfigured("ENCODER_MISMATCH", f"{encoder.digest} is not the collection's {kept.encoder.digest}")
+        if encoder is not None:
+            note_precision(self._aliases.get(name, name), kept.encoder, encoder)
         found, counted = kept.matching(filter), kept.matching(corpus)
         lists = []
         for scores in [kept.scores(query, found, counted) for query in queries]:

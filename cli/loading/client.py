@@ -8,8 +8,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from cli.access import access
-from cli.calls import failed, gateway_channel
+from cli.calls import failed, let_in_channel
 from cli.loading.generator import OK, Call, Reply, SpanKey
 from cli.loading.questions import Method
 from retrieval.encoder.v1.encoder_pb2_grpc import EncoderServiceStub
@@ -74,8 +73,7 @@ async def open_call(
     """
     target = TARGETS[method]
     async with AsyncExitStack() as stack:
-        opened = [await stack.enter_async_context(gateway_channel(address)) for _ in range(connections)]
-        channels = [access.get().keyed(channel, address) for channel in opened]
+        channels = [await stack.enter_async_context(let_in_channel(address)) for _ in range(connections)]
         calls = [getattr(target.stub(channel), target.rpc) for channel in channels]
 
         async def one(number: int) -> Reply:

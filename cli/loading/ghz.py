@@ -3,26 +3,34 @@
 ghz leaves failed calls out of its percentiles, and a run that ends by time may report the calls that it cut off itself
 as errors of the server. Here the rate of success comes first, and what was cut off at the end is told apart.
 
+`python -m cli.loading.ghz` reads that JSON from standard input and prints it; it exits 1 where fewer than 99.9 % of the
+calls were OK.
+
 Source: the options and the JSON as ghz 0.120 documents them (ghz.sh).
 """
 
 import json
 import re
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import typer
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from cli.access import ClientAccess
+from cli.calls import reported
+from cli.console import EXIT_NOT_SO, answers
 from cli.loading.client import TARGETS
 from cli.loading.generator import OK
 from cli.loading.profile import Closed, Open, Profile
 from cli.loading.questions import Method
+from cli.loading.report import print_run
 from cli.loading.summary import Run, Spread, spread
 from retrieval.gateway.v1 import gateway_pb2
 from serving.auth import HEADER
@@ -33,6 +41,7 @@ NS_PER_MS = 1e6
 AT_END_S = 1.0
 """A call that ended canceled earlier than this before the last one was not cut off by the end of the run."""
 CLOSING = ("connection is closing", "transport is closing")
+LEAST_OK = 0.999
 BY_ITSELF = ("timeout", "cancel")
 """Why a run ended, where ghz ended it before all calls were answered; else it is "normal"."""
 
@@ -177,3 +186,16 @@ def _latency(report: Mapping[str, Any], details: Sequence[Mapping[str, Any]], ok
     told = {one["percentage"]: one["latency"] / NS_PER_MS for one in report["latencyDistribution"] or []}
     mean, most = report["average"] / NS_PER_MS, report["slowest"] / NS_PER_MS
     return Spread(count=ok_count, mean=mean, p50=told[50], p95=told[95], p99=told[99], max=most)
+
+
+def main() -> None:
+    """Print the report on standard input; exits 1 where fewer than 99.9 % of the calls were OK."""
+    with reported():
+        run = read_report(sys.stdin.read())
+    print_run(answers(), run)
+    answered = run.ok_count + run.error_count
+    raise typer.Exit(0 if answered and run.ok_count >= LEAST_OK * answered else EXIT_NOT_SO)
+
+
+if __name__ == "__main__":
+    typer.run(main)

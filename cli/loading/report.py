@@ -75,9 +75,7 @@ def document(report: Report) -> dict[str, Any]:
 def print_report(console: Console, report: Report) -> None:
     """Print the report."""
     console.print(Text(report.title, "bold"), soft_wrap=True)
-    for line in _counts(report.run):
-        console.print(line, soft_wrap=True)
-    console.print(_latencies(report.run))
+    print_run(console, report.run)
     if _late(report.run):
         console.print(Text("this client was late itself: take more of them, or a faster machine", "bold yellow"))
     if report.stages:
@@ -89,6 +87,13 @@ def print_report(console: Console, report: Report) -> None:
         console.print(_bottleneck(report.bottleneck), soft_wrap=True)
     if report.served:
         console.print(_served(report.served), soft_wrap=True)
+
+
+def print_run(console: Console, run: Run) -> None:
+    """Print what a generator saw: the rate of success, then latencies."""
+    for line in _counts(run):
+        console.print(line, soft_wrap=True)
+    console.print(_latencies(run))
 
 
 def _counts(run: Run) -> list[Text]:

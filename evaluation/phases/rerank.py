@@ -1,6 +1,7 @@
 """rerank: the real reranker server orders exactly the frozen pools; nothing is searched a second time."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from evaluation import pools, records
@@ -19,7 +20,7 @@ from evaluation.system import (
     timed,
 )
 from retrieval.reranker.v1 import reranker_pb2 as pb
-from serving.errors import InvalidRequest
+from serving.errors import InvalidRequest, Unavailable
 
 POLICIES = {
     "longest_first": pb.TRUNCATION_LONGEST_FIRST,
@@ -55,7 +56,8 @@ async def rerank_all(candidates: Candidates, system: System, policy: str, progre
     model = await served_reranker(system)
     if candidates.questions:
         first = candidates.questions[0]
-        await _call(system, first.query, first.candidates, policy)
+        with suppress(QuestionFailed):  # told when its turn comes
+            await _call(system, first.query, first.candidates, policy)
     found: list[RerankedPool] = []
     failed: dict[str, str] = {}
     for number, pool in enumerate(candidates.questions, start=1):
@@ -94,8 +96,16 @@ async def rerank_pool(
 
 
 async def served_reranker(system: System) -> ModelUsed:
-    """Ask the reranker which model it serves."""
-    answer, _ = await timed("reranker", system.reranker.GetModel(pb.GetModelRequest(), timeout=CALL_TIMEOUT_S))
+    """Ask the reranker which model it serves.
+
+    Raises:
+        Unavailable: It does not say.
+    """
+    try:
+        answer, _ = await timed("reranker", system.reranker.GetModel(pb.GetModelRequest(), timeout=CALL_TIMEOUT_S))
+    except QuestionFailed as error:
+        message = f"the reranker does not say what it serves: {error}"[:250]
+        raise Unavailable("RERANKER_UNAVAILABLE", message) from error
     return model_used(answer.model)
 
 

@@ -29,6 +29,7 @@ from gateway.ports import (
     ServerTime,
     Vector,
 )
+from gateway.precisions import note_precision
 from gateway.stores.edge_process import EdgeProcess
 from gateway.stores.edge_root import EdgeRoot
 from serving.deadline import Deadline
@@ -205,7 +206,7 @@ class EdgeStore:
         deadline: Deadline,
     ) -> Found:
         """Return for each query the `limit` best documents under the filter, one query after the other."""
-        found, queue = await self._call(
+        (found, collection, made_with), queue = await self._call(
             deadline,
             "search",
             name,
@@ -217,6 +218,8 @@ class EdgeStore:
             payload_fields=payload_fields,
             with_vectors=with_vectors,
         )
+        if encoder is not None:
+            note_precision(collection, made_with, encoder)
         lists = cast("Sequence[RankedList]", found)
         return Found(lists=lists, time=ServerTime(queue=queue, compute=sum(one.compute for one in lists)))
 

@@ -203,13 +203,18 @@ class EdgeCollection:
             next=following if following is None or isinstance(following, int) else UUID(str(following)),
         )
 
+    @property
+    def made_with(self) -> Model:
+        """The encoder of its documents."""
+        return self._meta.model()
+
     def require_encoder(self, encoder: Model | None) -> None:
         """Check that queries' vectors come from the encoder that made the documents' vectors.
 
         Raises:
             Misconfigured: `ENCODER_MISMATCH`.
         """
-        require_encoder(self.path.name, self._meta.model(), encoder)
+        require_encoder(self.path.name, self.made_with, encoder)
 
     def search(
         self,

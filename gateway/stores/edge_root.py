@@ -120,11 +120,14 @@ class EdgeRoot:
 
     def search(
         self, name: str, queries: Sequence[ListQuery], *, encoder: Model | None, **selection: Any
-    ) -> Sequence[RankedList]:
-        """Return the best documents for each query; `selection` as `EdgeCollection.search`."""
+    ) -> tuple[Sequence[RankedList], str, Model]:
+        """Return the best documents for each query, and whose they are; `selection` as `EdgeCollection.search`.
+
+        That is the collection's own name and the encoder that it was made with.
+        """
         collection = self.collection(name)
         collection.require_encoder(encoder)
-        return collection.search(queries, **selection)
+        return collection.search(queries, **selection), collection.path.name, collection.made_with
 
     def collection(self, name: str) -> EdgeCollection:
         """Return an open collection that can be found, by its name or an alias.

@@ -26,6 +26,7 @@ from gateway.ports import (
     ServerTime,
     Vector,
 )
+from gateway.precisions import note_precision
 from gateway.stores.conditions import require_indexes
 from gateway.stores.lexical import require_supported
 from gateway.stores.point_ids import to_point_id
@@ -275,6 +276,8 @@ class QdrantStore:
             _suits(filter)(known)
             _suits(corpus)(known)
             require_encoder(known.name, known.encoder, encoder)
+            if encoder is not None:
+                note_precision(known.name, known.encoder, encoder)
             return [queried(known, query, selection, self._index) for query in queries]
 
         async def ask(request: pb.QueryPoints) -> pb.QueryResponse:

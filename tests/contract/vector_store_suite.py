@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -9,6 +10,7 @@ from uuid import UUID
 import numpy as np
 import pytest
 
+from gateway import precisions
 from gateway.ports import (
     AnyOf,
     Candidate,
@@ -43,6 +45,11 @@ DIMENSION = 4
 NAME = "docs"
 SOME_UUID = UUID("550e8400-e29b-41d4-a716-446655440000")
 IDS = [0, 7, 9223372036854775813, 2**64 - 1, SOME_UUID, "7", "doc/1 é", "-1"]
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return what was logged about forms of the encoder."""
+    return [record.getMessage() for record in caplog.records if record.name == precisions.__name__]
 
 
 def soon() -> Deadline:
@@ -304,6 +311,18 @@ class VectorStoreSuite:
         assert raised.value.reason == "ENCODER_MISMATCH"
         assert ENCODER.digest[:19] in raised.value.message
         assert OTHER_ENCODER.digest[:19] in raised.value.message
+
+    async def test_another_form_of_the_encoder_is_searched_and_said_once(self, store, caplog):
+        """The same bundle in int8 finds what fp32 made, with one line in the log for collection and form."""
+        precisions._warn.cache_clear()
+        await put(store, Document(id=1, text="a"), vectors=[NORTH])
+        await search(store, NORTH)
+        assert said(caplog) == []
+        for _ in range(2):
+            assert [one.id for one in await search(store, NORTH, encoder=replace(ENCODER, precision="int8"))] == [1]
+        (line,) = said(caplog)
+        assert NAME in line
+        assert "made with the encoder in fp32, which now runs in int8" in line
 
     async def test_filters_mean_what_the_port_says(self, store):
         """Each kind of condition lets exactly the right documents through, alone and negated."""

@@ -4,11 +4,13 @@ import asyncio
 import json
 import os
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 from certificates import Authority
 from fakes import FakeEncoder, FakeReranker, serve
@@ -17,17 +19,35 @@ from up_process import TWOSTAGE
 
 from gateway import app
 from gateway.settings import GatewaySettings
+from retrieval.reranker.v1 import reranker_pb2, reranker_pb2_grpc
 from serving.keys import create_key
+from serving.metrics import ServerMetrics
+from serving.server import open_server
+from serving.settings import ServerSettings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 MADE = create_key()
+SERVICE = reranker_pb2.DESCRIPTOR.services_by_name["RerankerService"].full_name
+
+
+class Reranker(FakeReranker):
+    """Says which model it is, too."""
+
+    async def GetModel(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return reranker_pb2.GetModelResponse(model=self.model)
+
+
+def added(servicer: Reranker) -> Callable[[grpc.aio.Server], None]:
+    """Return what adds a fake to a server of ours."""
+    return lambda server: reranker_pb2_grpc.add_RerankerServiceServicer_to_server(servicer, server)
 
 
 @dataclass(frozen=True)
 class Door:
-    """A gateway, and what opens it."""
+    """A gateway and a reranker, and what opens both."""
 
     address: str
+    reranker: str
     options: tuple[str, ...]
     directory: Path
 
@@ -65,20 +85,26 @@ async def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     monkeypatch.setattr(app, "_open_store", memory)
     async with AsyncExitStack() as stack:
         ports = [await stack.enter_async_context(serve(fake)) for fake in (FakeEncoder(), FakeReranker())]
+        guarded: dict[str, Any] = {
+            "host": "127.0.0.1",
+            "port": 0,
+            "grace_s": 1,
+            "tls_cert_file": pair.cert,
+            "tls_key_file": pair.key,
+            "tls_client_ca_file": authority.cert,
+            "api_keys_file": keys,
+        }
         told = GatewaySettings(
-            host="127.0.0.1",
-            port=0,
-            grace_s=1,
-            tls_cert_file=pair.cert,
-            tls_key_file=pair.key,
-            tls_client_ca_file=authority.cert,
-            api_keys_file=keys,
+            **guarded,
             encoder_target=f"dns:///127.0.0.1:{ports[0]}",
             reranker_target=f"dns:///127.0.0.1:{ports[1]}",
         )
         running = await stack.enter_async_context(app.open_app(told))
+        apart = await stack.enter_async_context(
+            open_server(ServerSettings(**guarded), ServerMetrics("reranker"), {SERVICE: added(Reranker())})
+        )
         options = ("--tls-ca", str(authority.cert), "--tls-cert", str(person.cert), "--tls-key", str(person.key))
-        yield Door(f"127.0.0.1:{running.port}", options, tmp_path)
+        yield Door(f"127.0.0.1:{running.port}", f"127.0.0.1:{apart.port}", options, tmp_path)
 
 
 async def test_every_way_of_calling_is_let_in(door: Door) -> None:
@@ -96,6 +122,27 @@ async def test_every_way_of_calling_is_let_in(door: Door) -> None:
     status, output, notes = await door.run("collections", "list", "--json")
     assert status == 0, notes
     assert [(one["name"], one["document_count"]) for one in json.loads(output)] == [("again", 2), ("small", 2)]
+
+
+async def test_an_evaluation_is_let_in_by_gateway_and_reranker(door: Door) -> None:
+    """Its phases work over TLS with certificate and key, and without a key both servers refuse it."""
+    data, outputs = door.directory / "data", ("--outputs", str(door.directory / "outputs"))
+    data.mkdir()
+    (data / "documents.jsonl").write_text('{"id": 1, "text": "alpha beta"}\n{"id": 2, "text": "gamma"}\n')
+    (data / "queries.jsonl").write_text('{"id": 1, "query": "alpha", "relevant": [1]}\n')
+    for phase, words in (
+        ("prepare", ("--dataset", str(data))),
+        ("index", ("--dataset", str(data))),
+        ("retrieve", ("--dataset", str(data))),
+        ("rerank", ("--reranker", door.reranker)),
+    ):
+        status, _, notes = await door.run("evaluate", phase, *words, *outputs)
+        assert status == 0, (phase, notes)
+    reranked = json.loads((door.directory / "outputs" / "reranked.json").read_text())
+    assert reranked["questions"][0]["ranked"] == [1, 2]
+    for phase, words in (("retrieve", ("--dataset", str(data))), ("rerank", ("--reranker", door.reranker))):
+        status, _, notes = await door.run("evaluate", phase, *words, *outputs, key="")
+        assert (status, "API_KEY_MISSING" in notes) == (2, True), (phase, notes)
 
 
 async def test_what_is_missing_is_said(door: Door) -> None:

@@ -191,6 +191,15 @@ async def test_failed_questions_count_as_zero(tmp_path: Path) -> None:
         assert quality.after["Recall@4"].mean == pytest.approx(1 / 3, abs=1e-6)
 
 
+async def test_a_first_question_that_fails_is_counted_like_any_other(tmp_path: Path) -> None:
+    """The warm-up is made with it, and its failure there does not end the phase."""
+    fake = FakeSystem()
+    async with opened(fake) as system:
+        await until_reranked(small_plan(tmp_path), system)
+        fake.failing = {"red apple pie": grpc.StatusCode.DEADLINE_EXCEEDED}
+        assert set((await rerank(tmp_path, system)).failed) == {"q1", "dev-q1"}
+
+
 async def test_negatives_pass_on_a_good_system(tmp_path: Path) -> None:
     """Empty pool, truncated pair and empty collection are answered as they have to be, and nothing is left behind."""
     fake = FakeSystem()

@@ -107,15 +107,6 @@ async def test_a_taken_port_is_the_operators(tmp_path: Path) -> None:
         assert await health(channel) == 1
 
 
-async def test_the_embedded_store_is_not_for_several_workers(tmp_path: Path) -> None:
-    """Two processes cannot open it, so a gateway that is to be two is refused before it touches the directory."""
-    with pytest.raises(Misconfigured) as caught:
-        async with open_app(settings_of(tmp_path, 1, 1, workers=2)):
-            pass
-    assert caught.value.reason == "STORE_NOT_SHARED"
-    assert not (tmp_path / "store").exists()
-
-
 async def test_closing_lets_running_searches_end(tmp_path: Path) -> None:
     """A search that is at work when the gateway closes is answered (field failure 19)."""
     encoder, gate = FakeEncoder(), Gate()

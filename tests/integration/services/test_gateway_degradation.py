@@ -47,7 +47,7 @@ async def test_best_effort_answers_at_once_while_the_reranker_is_left_alone() ->
         )
         assert not rig.reranker.requests
         counted = rig.metrics.registry.get_sample_value
-        assert counted("gateway_shortfalls_total", {"reason": "RERANKER_UNAVAILABLE"}) == 1
+        assert counted("gateway_degradations_total", {"stage": "rerank", "reason": "RERANKER_UNAVAILABLE"}) == 1
 
 
 async def test_required_is_told_when_to_come_back() -> None:

@@ -40,6 +40,7 @@ async def encoders(directory: Path, **settings: Any) -> AsyncIterator[str]:
     fake = FakeEncoder()
     add = {encoder_client.SERVICE: lambda server: encoder_pb2_grpc.add_EncoderServiceServicer_to_server(fake, server)}
     async with open_server(told, ServerMetrics("encoder"), add) as running:
+        await running.set_serving(serving=True)
         yield f"dns:///localhost:{running.port}"
 
 
@@ -140,6 +141,7 @@ async def test_calls_under_way_end_on_the_channel_that_was_replaced(tmp_path: Pa
             GatewaySettings(backend_ca_file=trusted), f"dns:///localhost:{running.port}", encoder_client.SERVICE
         ) as channel,
     ):
+        await running.set_serving(serving=True)
         encoder = EncoderClient(channel)
         held = asyncio.create_task(outcome(encoder))
         await entered.wait()

@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from factories import tiny_reranker_bundle
+from factories import reranker_settings, tiny_reranker_bundle
 
 from serving import session as serving_session
 from serving.bundle import MODEL_NAME, Bundle, Form, Precision, file_entries, write_manifest
+from serving.engine import open_engine
 from serving.errors import Misconfigured
+from serving.metrics import ServerMetrics
 from serving.precision import PrecisionChoice
 from serving.selftest import load_tested
 from serving.session_options import SessionOptions
@@ -83,6 +85,18 @@ def test_a_form_that_is_wrong_here_gives_way(path: Path, caplog: pytest.LogCaptu
     (record,) = caplog.records
     assert "int8 is not served, fp32 is" in record.message
     assert f"tolerance {TOLERANCE}" in record.message
+
+
+@pytest.mark.usefixtures("vnni")
+@pytest.mark.parametrize(("off", "precision"), [(0.02, "int8"), (1.5, "fp32")])
+async def test_the_page_names_the_form_that_is_served(path: Path, off: float, precision: str):
+    """A form that gave way is on no page: `auto` is told as what really runs (field failure 1)."""
+    bundle, metrics = add_form(path, "int8", off=off), ServerMetrics("reranker")
+    settings = reranker_settings(bundle, precision="auto")
+    async with open_engine(settings, "reranker", metrics, lambda _: None) as engine:
+        assert engine.reference["precision"] == precision
+        labels = {**engine.reference, "precision": precision, "device": "cpu"}
+        assert metrics.registry.get_sample_value("reranker_model_info", labels) == 1
 
 
 def test_a_form_by_name_that_is_wrong_here_is_refused(path: Path):

@@ -4,7 +4,7 @@ import grpc
 import pytest
 import typer
 
-from cli.calls import CODE_BY_NUMBER, EXIT_BY_CODE, CallFailed, explain, reported
+from cli.calls import CHANNEL_OPTIONS, CODE_BY_NUMBER, EXIT_BY_CODE, CallFailed, explain, reported
 from serving.errors import Misconfigured, Unavailable
 
 
@@ -12,6 +12,13 @@ def test_every_code_that_servers_send_has_an_exit_status() -> None:
     """Codes of our own table are told apart; INTERNAL is the fault of a server."""
     assert CODE_BY_NUMBER[13] is grpc.StatusCode.INTERNAL
     assert set(EXIT_BY_CODE.values()) == {1, 2, 69}
+
+
+def test_an_attempt_to_connect_has_the_time_that_a_long_way_needs() -> None:
+    """TLS takes several times the way there and back, and gRPC gives an attempt no more than its least backoff."""
+    options = dict(CHANNEL_OPTIONS)
+    assert options["grpc.min_reconnect_backoff_ms"] >= 2_000
+    assert options["grpc.max_reconnect_backoff_ms"] <= 1_000
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """ghz's command line, and its JSON read honestly. The reports are hand-made in the form that ghz documents."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -104,6 +106,28 @@ def test_what_is_no_report_is_not_read_as_one(text: str) -> None:
     """Neither another document nor one whose counts contradict each other gives figures."""
     with pytest.raises(Misconfigured):
         ghz.read_report(text)
+
+
+@pytest.mark.parametrize(("ok", "failed", "status"), [(600, 0, 0), (999, 1, 0), (598, 2, 1), (0, 0, 1)], ids=str)
+def test_a_report_on_standard_input_passes_or_fails(ok: int, failed: int, status: int) -> None:
+    """Failures are not averaged away: under 99.9 % of OK calls, or without any, the status is 1 (field failure 71)."""
+    calls = [detail(1)] * ok + [detail(2, 1, "Unavailable", "rpc error: code = Unavailable desc = x")] * failed
+    found = printed(report(calls))
+    assert found.returncode == status, found.stderr
+    assert f"{ok + failed} calls in 10.0 s: {ok} OK" in found.stdout
+    assert ("UNAVAILABLE" in found.stdout) is (failed > 0)
+
+
+def test_what_is_no_report_on_standard_input_is_the_operators() -> None:
+    """A ghz that failed wrote no JSON: one line and status 2, no stack trace."""
+    found = printed("connection refused")
+    assert (found.returncode, "GHZ_REPORT" in found.stderr, "Traceback" in found.stderr) == (2, True, False)
+
+
+def printed(page: str) -> subprocess.CompletedProcess[str]:
+    """Run the module as compose's `load-report` does."""
+    command = [sys.executable, "-m", "cli.loading.ghz"]
+    return subprocess.run(command, input=page, capture_output=True, text=True, check=False)
 
 
 def arguments(profile: Profile, connections: int = 1) -> list[str]:

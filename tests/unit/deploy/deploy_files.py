@@ -24,6 +24,7 @@ SETTINGS: dict[str, type[ServerSettings]] = {
     "gateway": GatewaySettings,
 }
 PORTS = {name: kind.model_fields["port"].default for name, kind in SETTINGS.items()}
+HEALTH_PORTS = {"gateway": 50_061, "encoder": 50_062, "reranker": 50_063}
 METRICS_PORT = 9464
 VARIABLE = re.compile(r"\$\{(\w+)(?::-((?:[^${}]|\$\{[^}]*\})*))?\}")
 

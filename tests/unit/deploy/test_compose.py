@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from deploy_files import COMPOSE, METRICS_PORT, PORTS, Document, compose, filled, seconds, settings_of
+from deploy_files import COMPOSE, HEALTH_PORTS, METRICS_PORT, PORTS, Document, compose, filled, seconds, settings_of
 from jsonschema import Draft202012Validator
 
 OVERLAYS = ("gpu", "observability", "load")
@@ -72,10 +72,11 @@ def test_what_serves_comes_back_and_says_how_it_is(name: str):
 
 
 @pytest.mark.parametrize("name", SERVERS)
-def test_our_servers_are_asked_over_grpc_at_their_own_port(name: str):
-    """A health check asks on the address family that is listened on, where the server listens (field failure 62)."""
+def test_our_servers_are_asked_over_grpc_where_tls_changes_nothing(name: str):
+    """A health check asks on the address family that is listened on, at the port without TLS (field failure 62)."""
     each = service(name)
-    assert each["healthcheck"]["test"] == ["CMD", "python", "-m", "serving.probe", f"127.0.0.1:{PORTS[name]}"]
+    assert each["healthcheck"]["test"] == ["CMD", "python", "-m", "serving.probe", f"127.0.0.1:{HEALTH_PORTS[name]}"]
+    assert int(each["environment"][f"TWOSTAGE_{name.upper()}_HEALTH_PORT"]) == HEALTH_PORTS[name]
     assert seconds(each["healthcheck"]["timeout"]) > 3
 
 
@@ -168,6 +169,17 @@ def test_prometheus_asks_every_server_where_it_answers():
     assert {target.split(":")[0] for target in fixed} <= set(ALL)
 
 
+@pytest.mark.parametrize("name", SERVERS)
+def test_spans_go_to_the_collector_where_there_is_one(name: str, monkeypatch: pytest.MonkeyPatch):
+    """With the overlay every server sends them to the port that the collector listens on, and without it to nobody."""
+    told = [
+        settings_of(name, compose(*overlays)["services"][name]["environment"], monkeypatch).otlp_endpoint
+        for overlays in ((), ("observability",))
+    ]
+    receiver = yaml.safe_load((COMPOSE / "collector.yaml").read_text())["receivers"]["otlp"]["protocols"]["grpc"]
+    assert told == [None, f"http://collector:{receiver['endpoint'].rpartition(':')[2]}"]
+
+
 def test_grafana_finds_datasources_and_dashboards():
     """The provisioned folder is the one that is mounted, and datasources are services at their ports."""
     provisioning = COMPOSE / "grafana" / "provisioning"
@@ -190,6 +202,8 @@ def test_the_load_is_varied_open_and_not_cut_off():
     options = dict(word.removeprefix("--").split("=", 1) for word in service("ghz")["command"] if "=" in word)
     assert "--async" in service("ghz")["command"]
     assert options["duration-stop"] == "wait"
+    assert {"--disable-template-data", "--disable-template-functions"} <= set(service("ghz")["command"])
+    assert service("load-report")["entrypoint"] == ["python", "-m", "cli.loading.ghz"]
     assert options["proto"] == "/protos/retrieval/gateway/v1/gateway.proto"
     assert options["call"] == "retrieval.gateway.v1.GatewayService/Search"
     assert int(options["rps"]) > 0

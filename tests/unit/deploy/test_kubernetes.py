@@ -3,11 +3,22 @@
 import shutil
 import subprocess
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import kubernetes_validate
 import pytest
 import yaml
-from deploy_files import KUBERNETES, METRICS_PORT, PORTS, SETTINGS, Document, documents, env_file, settings_of
+from deploy_files import (
+    HEALTH_PORTS,
+    KUBERNETES,
+    METRICS_PORT,
+    PORTS,
+    SETTINGS,
+    Document,
+    documents,
+    env_file,
+    settings_of,
+)
 from prometheus_client import generate_latest
 
 from serving.metrics import BatchMetrics, ServerMetrics
@@ -69,7 +80,8 @@ def test_every_setting_exists_and_is_right(name: str, monkeypatch: pytest.Monkey
     """The server starts with exactly these variables, and listens where the pod says."""
     settings = settings_of(name, env_file(BASE / "settings" / f"{name}.env"), monkeypatch)
     ports = {each["name"]: each["containerPort"] for each in container(name)["ports"]}
-    assert ports == {"grpc": settings.port, "metrics": settings.metrics_port} == {"grpc": PORTS[name], "metrics": 9464}
+    assert ports == {"grpc": settings.port, "metrics": settings.metrics_port, "health": settings.health_port}
+    assert ports == {"grpc": PORTS[name], "metrics": METRICS_PORT, "health": HEALTH_PORTS[name]}
 
 
 @pytest.mark.parametrize("name", SERVERS)
@@ -91,7 +103,7 @@ def test_names_and_labels_meet(name: str):
     service = one("Service", name)["spec"]
     assert service["selector"] == labels
     assert {port["name"]: port["port"] for port in service["ports"]} == {"grpc": PORTS[name], "metrics": METRICS_PORT}
-    assert {port["targetPort"] for port in service["ports"]} == {each["name"] for each in container(name)["ports"]}
+    assert {port["targetPort"] for port in service["ports"]} <= {each["name"] for each in container(name)["ports"]}
     assert container(name)["envFrom"] == [{"configMapRef": {"name": f"{name}-settings"}}]
 
 
@@ -115,7 +127,7 @@ def test_probes_neither_hurry_a_start_nor_kill_a_busy_server(name: str):
     """All three ask gRPC health; a start has minutes, and so has a server that is slow to answer (field failure 5)."""
     each = container(name)
     kinds = ("startupProbe", "readinessProbe", "livenessProbe")
-    assert [each[kind]["grpc"] for kind in kinds] == [{"port": PORTS[name]}] * 3
+    assert [each[kind]["grpc"] for kind in kinds] == [{"port": HEALTH_PORTS[name]}] * 3
     patience = {kind: each[kind]["periodSeconds"] * each[kind]["failureThreshold"] for kind in kinds}
     assert patience["startupProbe"] >= (300 if name in MODELS else 60)
     assert patience["livenessProbe"] >= 120
@@ -177,6 +189,15 @@ def test_only_the_gateway_calls_models_and_documents(name: str):
         assert [each for each in policies_for(name) if "egress" in each["spec"]] == []
 
 
+@pytest.mark.parametrize("name", SERVERS)
+def test_the_port_of_the_probes_is_for_the_node_alone(name: str):
+    """No policy lets another pod reach the port that never has TLS."""
+    rules = [rule for each in policies_for(name) for rule in each["spec"]["ingress"]]
+    opened = {port["port"] for rule in rules for port in rule["ports"]}
+    assert opened
+    assert opened & {"health", HEALTH_PORTS[name]} == set()
+
+
 def test_the_gateway_reaches_what_it_calls_and_nothing_else():
     """Its ways out are both models, Qdrant and DNS, at the ports of the settings."""
     (policy,) = [each for each in policies_for("gateway") if "egress" in each["spec"]]
@@ -184,6 +205,24 @@ def test_the_gateway_reaches_what_it_calls_and_nothing_else():
     to_pods = {to["podSelector"]["matchLabels"][NAME]: ports for to, ports in ways if "podSelector" in to}
     assert to_pods == {"encoder": [PORTS["encoder"]], "reranker": [PORTS["reranker"]], "qdrant": [6334]}
     assert [ports for to, ports in ways if "podSelector" not in to] == [[53, 53]]
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_spans_go_to_monitoring_where_the_component_is_added(name: str, monkeypatch: pytest.MonkeyPatch):
+    """Every server is told an endpoint, and lets itself out to that namespace and port, and to DNS."""
+    component = yaml.safe_load((KUBERNETES / "components" / "tracing" / "kustomization.yaml").read_text())
+    literals = {each["name"]: each["literals"] for each in component["configMapGenerator"]}[f"{name}-settings"]
+    environment = env_file(BASE / "settings" / f"{name}.env") | dict(each.split("=", 1) for each in literals)
+    endpoint = urlsplit(settings_of(name, environment, monkeypatch).otlp_endpoint)
+    (policy,) = documents(KUBERNETES / "components" / "tracing")
+    kubernetes_validate.validate(policy, VERSION, strict=True)
+    assert name in policy["spec"]["podSelector"]["matchExpressions"][0]["values"]
+    collector, names = policy["spec"]["egress"]
+    assert collector["to"] == [
+        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": (endpoint.hostname or "").split(".")[1]}}}
+    ]
+    assert collector["ports"] == [{"port": endpoint.port}]
+    assert [port["port"] for port in names["ports"]] == [53, 53]
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -1,11 +1,11 @@
 """`python -m serving.probe`: the exit status a health check is judged by."""
 
 import asyncio
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from certificates import Authority
 from pydantic_settings import SettingsConfigDict
 
 from serving import probe
@@ -32,16 +32,6 @@ async def probed(*arguments: str, serving: bool, settings: ProbedSettings | None
         return await asyncio.to_thread(probe.main, [f"127.0.0.1:{running.port}", *arguments])
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate for `NAME` that signs itself, and its key."""
-    cert, key = (tmp_path_factory.mktemp("tls") / name for name in ("cert.pem", "key.pem"))
-    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    names = ["-days", "2", "-subj", f"/CN={NAME}", "-addext", f"subjectAltName=DNS:{NAME}"]
-    subprocess.run([*made, *names, "-keyout", key, "-out", cert], check=True, capture_output=True)
-    return cert, key
-
-
 @pytest.mark.parametrize("service", [(), (SERVICE,)])
 async def test_a_serving_server_is_healthy(service: tuple[str, ...], capsys: pytest.CaptureFixture[str]):
     """The overall name and a service's own name are answered with what the server says: only SERVING is success."""
@@ -56,12 +46,13 @@ async def test_a_service_that_does_not_exist_is_named_so(capsys: pytest.CaptureF
     assert capsys.readouterr().out == "NOT_FOUND\n"
 
 
-async def test_a_server_with_tls_is_asked_over_tls(certificate: tuple[Path, Path], capsys: pytest.CaptureFixture[str]):
-    """With the certificate that it trusts and the name in it, the probe asks at an address that the name is not."""
-    cert, key = certificate
-    settings = ProbedSettings(tls_cert_file=cert, tls_key_file=key)
-    assert await probed("--ca", str(cert), "--name", NAME, serving=True, settings=settings) == 0
-    assert await probed("--ca", str(cert), serving=True, settings=settings) == 1
+async def test_a_server_with_tls_is_asked_over_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """With the authority that it trusts and the name it expects, the probe asks at an address that the name is not."""
+    authority = Authority.make(tmp_path, "ours")
+    pair = authority.sign("server", f"DNS:{NAME}")
+    settings = ProbedSettings(tls_cert_file=pair.cert, tls_key_file=pair.key)
+    assert await probed("--ca", str(authority.cert), "--name", NAME, serving=True, settings=settings) == 0
+    assert await probed("--ca", str(authority.cert), serving=True, settings=settings) == 1
     assert await probed(serving=True, settings=settings) == 1
     assert capsys.readouterr().out == "SERVING\nUNAVAILABLE\nUNAVAILABLE\n"
 

@@ -131,3 +131,23 @@ def test_what_a_session_is_told(environment: pytest.MonkeyPatch, capsys: pytest.
     environment.setenv("TWOSTAGE_OTHER_PRECISION", "int4")
     (line,) = refused(OtherSettings, capsys)
     assert line.startswith("TWOSTAGE_OTHER_PRECISION: ")
+
+
+@pytest.mark.parametrize(
+    "value", ["collector:4317", "http://collector", "ftp://c:1", "http://c:70000", "http://c:1/v1"]
+)
+def test_an_endpoint_for_spans_is_scheme_host_and_port(
+    environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], value: str
+):
+    """Anything else is refused at the start, with the name of the setting."""
+    environment.setenv("TWOSTAGE_PLAIN_OTLP_ENDPOINT", value)
+    (line,) = refused(PlainSettings, capsys)
+    assert line.startswith("TWOSTAGE_PLAIN_OTLP_ENDPOINT: ")
+
+
+@pytest.mark.parametrize("value", ["http://collector:4317", "https://otel.example.com:443/", "http://[::1]:4317"])
+def test_plaintext_and_tls_endpoints_are_taken(environment: pytest.MonkeyPatch, value: str):
+    """Both schemes are known, and by default every call is traced."""
+    environment.setenv("TWOSTAGE_PLAIN_OTLP_ENDPOINT", value)
+    settings = load(PlainSettings)
+    assert (settings.otlp_endpoint, settings.trace_share) == (value, 1.0)

@@ -48,4 +48,4 @@ def test_laps_add_up_to_the_total(monkeypatch: pytest.MonkeyPatch):
     ticks = iter([100, 130, 175, 200])
     monkeypatch.setattr(time, "monotonic_ns", lambda: next(ticks))
     watch = Stopwatch()
-    assert [watch.lap(), watch.lap(), watch.total()] == [30, 45, 100]
+    assert [watch.lap("one"), watch.lap("two"), watch.total()] == [30, 45, 100]

@@ -32,6 +32,9 @@ class EncoderServiceStub:
     (`QUEUE_FULL`, with RetryInfo) when the waiting tokens exceed the server's limit, DEADLINE_EXCEEDED when the
     caller's deadline passes before the text is computed, and INTERNAL (with an error id) for an engine failure or a
     non-finite vector. Status details carry google.rpc.ErrorInfo with a stable `reason`.
+
+    Where the server has a file of API keys, every method answers UNAUTHENTICATED (`API_KEY_MISSING`, `API_KEY_INVALID`)
+    to a caller that it does not know; none answers PERMISSION_DENIED, because every key may call.
     """
 
     def __init__(self, channel):
@@ -69,6 +72,9 @@ class EncoderServiceServicer:
     (`QUEUE_FULL`, with RetryInfo) when the waiting tokens exceed the server's limit, DEADLINE_EXCEEDED when the
     caller's deadline passes before the text is computed, and INTERNAL (with an error id) for an engine failure or a
     non-finite vector. Status details carry google.rpc.ErrorInfo with a stable `reason`.
+
+    Where the server has a file of API keys, every method answers UNAUTHENTICATED (`API_KEY_MISSING`, `API_KEY_INVALID`)
+    to a caller that it does not know; none answers PERMISSION_DENIED, because every key may call.
     """
 
     def Encode(self, request, context):
@@ -145,6 +151,9 @@ class EncoderService:
     (`QUEUE_FULL`, with RetryInfo) when the waiting tokens exceed the server's limit, DEADLINE_EXCEEDED when the
     caller's deadline passes before the text is computed, and INTERNAL (with an error id) for an engine failure or a
     non-finite vector. Status details carry google.rpc.ErrorInfo with a stable `reason`.
+
+    Where the server has a file of API keys, every method answers UNAUTHENTICATED (`API_KEY_MISSING`, `API_KEY_INVALID`)
+    to a caller that it does not know; none answers PERMISSION_DENIED, because every key may call.
     """
 
     @staticmethod

@@ -33,6 +33,9 @@ class EncoderServiceStub:
     (`QUEUE_FULL`, with RetryInfo) when the waiting tokens exceed the server's limit, DEADLINE_EXCEEDED when the
     caller's deadline passes before the text is computed, and INTERNAL (with an error id) for an engine failure or a
     non-finite vector. Status details carry google.rpc.ErrorInfo with a stable `reason`.
+
+    Where the server has a file of API keys, every method answers UNAUTHENTICATED (`API_KEY_MISSING`, `API_KEY_INVALID`)
+    to a caller that it does not know; none answers PERMISSION_DENIED, because every key may call.
     """
 
     @_typing.overload
@@ -67,6 +70,9 @@ class EncoderServiceAsyncStub(EncoderServiceStub):
     (`QUEUE_FULL`, with RetryInfo) when the waiting tokens exceed the server's limit, DEADLINE_EXCEEDED when the
     caller's deadline passes before the text is computed, and INTERNAL (with an error id) for an engine failure or a
     non-finite vector. Status details carry google.rpc.ErrorInfo with a stable `reason`.
+
+    Where the server has a file of API keys, every method answers UNAUTHENTICATED (`API_KEY_MISSING`, `API_KEY_INVALID`)
+    to a caller that it does not know; none answers PERMISSION_DENIED, because every key may call.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -97,6 +103,9 @@ class EncoderServiceServicer(metaclass=_abc_1.ABCMeta):
     (`QUEUE_FULL`, with RetryInfo) when the waiting tokens exceed the server's limit, DEADLINE_EXCEEDED when the
     caller's deadline passes before the text is computed, and INTERNAL (with an error id) for an engine failure or a
     non-finite vector. Status details carry google.rpc.ErrorInfo with a stable `reason`.
+
+    Where the server has a file of API keys, every method answers UNAUTHENTICATED (`API_KEY_MISSING`, `API_KEY_INVALID`)
+    to a caller that it does not know; none answers PERMISSION_DENIED, because every key may call.
     """
 
     @_abc_1.abstractmethod

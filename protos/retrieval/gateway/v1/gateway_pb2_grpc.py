@@ -32,6 +32,10 @@ class GatewayServiceStub:
     UNAVAILABLE when a stage cannot be reached, DEADLINE_EXCEEDED when the budget is spent, RESOURCE_EXHAUSTED when a
     stage's queue is full. Stage timings are sent as trailing metadata (`twostage-encode-total-us` and so on) on success
     and on error alike.
+
+    Where the gateway has a file of API keys, every method answers UNAUTHENTICATED (`API_KEY_MISSING`, `API_KEY_INVALID`)
+    to a caller that it does not know, and PERMISSION_DENIED (`COLLECTION_FORBIDDEN`) to one whose scope may not read a
+    collection of that name.
     """
 
     def __init__(self, channel):
@@ -59,6 +63,10 @@ class GatewayServiceServicer:
     UNAVAILABLE when a stage cannot be reached, DEADLINE_EXCEEDED when the budget is spent, RESOURCE_EXHAUSTED when a
     stage's queue is full. Stage timings are sent as trailing metadata (`twostage-encode-total-us` and so on) on success
     and on error alike.
+
+    Where the gateway has a file of API keys, every method answers UNAUTHENTICATED (`API_KEY_MISSING`, `API_KEY_INVALID`)
+    to a caller that it does not know, and PERMISSION_DENIED (`COLLECTION_FORBIDDEN`) to one whose scope may not read a
+    collection of that name.
     """
 
     def Search(self, request, context):
@@ -107,6 +115,10 @@ class GatewayService:
     UNAVAILABLE when a stage cannot be reached, DEADLINE_EXCEEDED when the budget is spent, RESOURCE_EXHAUSTED when a
     stage's queue is full. Stage timings are sent as trailing metadata (`twostage-encode-total-us` and so on) on success
     and on error alike.
+
+    Where the gateway has a file of API keys, every method answers UNAUTHENTICATED (`API_KEY_MISSING`, `API_KEY_INVALID`)
+    to a caller that it does not know, and PERMISSION_DENIED (`COLLECTION_FORBIDDEN`) to one whose scope may not read a
+    collection of that name.
     """
 
     @staticmethod
@@ -166,6 +178,10 @@ class GatewayService:
 
 class DocumentServiceStub:
     """Writes and reads the documents of a collection.
+
+    Where the gateway has a file of API keys, every method answers UNAUTHENTICATED (`API_KEY_MISSING`, `API_KEY_INVALID`)
+    to a caller that it does not know, and PERMISSION_DENIED (`COLLECTION_FORBIDDEN`) to one whose scope lacks the right
+    to a collection of that name; UpsertDocuments answers that, `ID_FORBIDDEN` and `DOCUMENT_FORBIDDEN` as `failure`.
     """
 
     def __init__(self, channel):
@@ -193,6 +209,10 @@ class DocumentServiceStub:
 
 class DocumentServiceServicer:
     """Writes and reads the documents of a collection.
+
+    Where the gateway has a file of API keys, every method answers UNAUTHENTICATED (`API_KEY_MISSING`, `API_KEY_INVALID`)
+    to a caller that it does not know, and PERMISSION_DENIED (`COLLECTION_FORBIDDEN`) to one whose scope lacks the right
+    to a collection of that name; UpsertDocuments answers that, `ID_FORBIDDEN` and `DOCUMENT_FORBIDDEN` as `failure`.
     """
 
     def UpsertDocuments(self, request_iterator, context):
@@ -248,6 +268,10 @@ def add_DocumentServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class DocumentService:
     """Writes and reads the documents of a collection.
+
+    Where the gateway has a file of API keys, every method answers UNAUTHENTICATED (`API_KEY_MISSING`, `API_KEY_INVALID`)
+    to a caller that it does not know, and PERMISSION_DENIED (`COLLECTION_FORBIDDEN`) to one whose scope lacks the right
+    to a collection of that name; UpsertDocuments answers that, `ID_FORBIDDEN` and `DOCUMENT_FORBIDDEN` as `failure`.
     """
 
     @staticmethod
@@ -337,6 +361,10 @@ class CollectionServiceStub:
 
     Where a call names a collection the name may be an alias, unless said otherwise; every call is then about the
     collection that the alias points at, entirely.
+
+    Where the gateway has a file of API keys, every method answers UNAUTHENTICATED (`API_KEY_MISSING`, `API_KEY_INVALID`)
+    to a caller that it does not know, and PERMISSION_DENIED (`COLLECTION_FORBIDDEN`, for DropCollection `ALIAS_FORBIDDEN`
+    too) to one whose scope lacks the right. ListCollections leaves out what is not the caller's instead.
     """
 
     def __init__(self, channel):
@@ -392,6 +420,10 @@ class CollectionServiceServicer:
 
     Where a call names a collection the name may be an alias, unless said otherwise; every call is then about the
     collection that the alias points at, entirely.
+
+    Where the gateway has a file of API keys, every method answers UNAUTHENTICATED (`API_KEY_MISSING`, `API_KEY_INVALID`)
+    to a caller that it does not know, and PERMISSION_DENIED (`COLLECTION_FORBIDDEN`, for DropCollection `ALIAS_FORBIDDEN`
+    too) to one whose scope lacks the right. ListCollections leaves out what is not the caller's instead.
     """
 
     def CreateCollection(self, request, context):
@@ -524,6 +556,10 @@ class CollectionService:
 
     Where a call names a collection the name may be an alias, unless said otherwise; every call is then about the
     collection that the alias points at, entirely.
+
+    Where the gateway has a file of API keys, every method answers UNAUTHENTICATED (`API_KEY_MISSING`, `API_KEY_INVALID`)
+    to a caller that it does not know, and PERMISSION_DENIED (`COLLECTION_FORBIDDEN`, for DropCollection `ALIAS_FORBIDDEN`
+    too) to one whose scope lacks the right. ListCollections leaves out what is not the caller's instead.
     """
 
     @staticmethod

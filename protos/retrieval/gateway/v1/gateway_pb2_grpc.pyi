@@ -33,6 +33,10 @@ class GatewayServiceStub:
     UNAVAILABLE when a stage cannot be reached, DEADLINE_EXCEEDED when the budget is spent, RESOURCE_EXHAUSTED when a
     stage's queue is full. Stage timings are sent as trailing metadata (`twostage-encode-total-us` and so on) on success
     and on error alike.
+
+    Where the gateway has a file of API keys, every method answers UNAUTHENTICATED (`API_KEY_MISSING`, `API_KEY_INVALID`)
+    to a caller that it does not know, and PERMISSION_DENIED (`COLLECTION_FORBIDDEN`) to one whose scope may not read a
+    collection of that name.
     """
 
     @_typing.overload
@@ -57,6 +61,10 @@ class GatewayServiceAsyncStub(GatewayServiceStub):
     UNAVAILABLE when a stage cannot be reached, DEADLINE_EXCEEDED when the budget is spent, RESOURCE_EXHAUSTED when a
     stage's queue is full. Stage timings are sent as trailing metadata (`twostage-encode-total-us` and so on) on success
     and on error alike.
+
+    Where the gateway has a file of API keys, every method answers UNAUTHENTICATED (`API_KEY_MISSING`, `API_KEY_INVALID`)
+    to a caller that it does not know, and PERMISSION_DENIED (`COLLECTION_FORBIDDEN`) to one whose scope may not read a
+    collection of that name.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -77,6 +85,10 @@ class GatewayServiceServicer(metaclass=_abc_1.ABCMeta):
     UNAVAILABLE when a stage cannot be reached, DEADLINE_EXCEEDED when the budget is spent, RESOURCE_EXHAUSTED when a
     stage's queue is full. Stage timings are sent as trailing metadata (`twostage-encode-total-us` and so on) on success
     and on error alike.
+
+    Where the gateway has a file of API keys, every method answers UNAUTHENTICATED (`API_KEY_MISSING`, `API_KEY_INVALID`)
+    to a caller that it does not know, and PERMISSION_DENIED (`COLLECTION_FORBIDDEN`) to one whose scope may not read a
+    collection of that name.
     """
 
     @_abc_1.abstractmethod
@@ -103,7 +115,12 @@ class GatewayServiceServicer(metaclass=_abc_1.ABCMeta):
 def add_GatewayServiceServicer_to_server(servicer: GatewayServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class DocumentServiceStub:
-    """Writes and reads the documents of a collection."""
+    """Writes and reads the documents of a collection.
+
+    Where the gateway has a file of API keys, every method answers UNAUTHENTICATED (`API_KEY_MISSING`, `API_KEY_INVALID`)
+    to a caller that it does not know, and PERMISSION_DENIED (`COLLECTION_FORBIDDEN`) to one whose scope lacks the right
+    to a collection of that name; UpsertDocuments answers that, `ID_FORBIDDEN` and `DOCUMENT_FORBIDDEN` as `failure`.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -124,7 +141,12 @@ class DocumentServiceStub:
 
 @_typing.type_check_only
 class DocumentServiceAsyncStub(DocumentServiceStub):
-    """Writes and reads the documents of a collection."""
+    """Writes and reads the documents of a collection.
+
+    Where the gateway has a file of API keys, every method answers UNAUTHENTICATED (`API_KEY_MISSING`, `API_KEY_INVALID`)
+    to a caller that it does not know, and PERMISSION_DENIED (`COLLECTION_FORBIDDEN`) to one whose scope lacks the right
+    to a collection of that name; UpsertDocuments answers that, `ID_FORBIDDEN` and `DOCUMENT_FORBIDDEN` as `failure`.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     UpsertDocuments: _aio.StreamStreamMultiCallable[_gateway_pb2.UpsertDocumentsRequest, _gateway_pb2.UpsertDocumentsResponse]  # type: ignore[assignment]
@@ -141,7 +163,12 @@ class DocumentServiceAsyncStub(DocumentServiceStub):
     """Returns documents by id, in the order asked for, leaving out ids that do not exist. NOT_FOUND: no such collection."""
 
 class DocumentServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Writes and reads the documents of a collection."""
+    """Writes and reads the documents of a collection.
+
+    Where the gateway has a file of API keys, every method answers UNAUTHENTICATED (`API_KEY_MISSING`, `API_KEY_INVALID`)
+    to a caller that it does not know, and PERMISSION_DENIED (`COLLECTION_FORBIDDEN`) to one whose scope lacks the right
+    to a collection of that name; UpsertDocuments answers that, `ID_FORBIDDEN` and `DOCUMENT_FORBIDDEN` as `failure`.
+    """
 
     @_abc_1.abstractmethod
     def UpsertDocuments(
@@ -180,6 +207,10 @@ class CollectionServiceStub:
 
     Where a call names a collection the name may be an alias, unless said otherwise; every call is then about the
     collection that the alias points at, entirely.
+
+    Where the gateway has a file of API keys, every method answers UNAUTHENTICATED (`API_KEY_MISSING`, `API_KEY_INVALID`)
+    to a caller that it does not know, and PERMISSION_DENIED (`COLLECTION_FORBIDDEN`, for DropCollection `ALIAS_FORBIDDEN`
+    too) to one whose scope lacks the right. ListCollections leaves out what is not the caller's instead.
     """
 
     @_typing.overload
@@ -232,6 +263,10 @@ class CollectionServiceAsyncStub(CollectionServiceStub):
 
     Where a call names a collection the name may be an alias, unless said otherwise; every call is then about the
     collection that the alias points at, entirely.
+
+    Where the gateway has a file of API keys, every method answers UNAUTHENTICATED (`API_KEY_MISSING`, `API_KEY_INVALID`)
+    to a caller that it does not know, and PERMISSION_DENIED (`COLLECTION_FORBIDDEN`, for DropCollection `ALIAS_FORBIDDEN`
+    too) to one whose scope lacks the right. ListCollections leaves out what is not the caller's instead.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -280,6 +315,10 @@ class CollectionServiceServicer(metaclass=_abc_1.ABCMeta):
 
     Where a call names a collection the name may be an alias, unless said otherwise; every call is then about the
     collection that the alias points at, entirely.
+
+    Where the gateway has a file of API keys, every method answers UNAUTHENTICATED (`API_KEY_MISSING`, `API_KEY_INVALID`)
+    to a caller that it does not know, and PERMISSION_DENIED (`COLLECTION_FORBIDDEN`, for DropCollection `ALIAS_FORBIDDEN`
+    too) to one whose scope lacks the right. ListCollections leaves out what is not the caller's instead.
     """
 
     @_abc_1.abstractmethod

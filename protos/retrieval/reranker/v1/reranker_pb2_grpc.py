@@ -32,6 +32,9 @@ class RerankerServiceStub:
     (`QUEUE_FULL`, with RetryInfo) when the waiting tokens exceed the server's limit, DEADLINE_EXCEEDED when the
     caller's deadline passes before the pairs are computed, and INTERNAL (with an error id) for an engine failure or a
     non-finite logit. Status details carry google.rpc.ErrorInfo with a stable `reason`.
+
+    Where the server has a file of API keys, every method answers UNAUTHENTICATED (`API_KEY_MISSING`, `API_KEY_INVALID`)
+    to a caller that it does not know; none answers PERMISSION_DENIED, because every key may call.
     """
 
     def __init__(self, channel):
@@ -59,6 +62,9 @@ class RerankerServiceServicer:
     (`QUEUE_FULL`, with RetryInfo) when the waiting tokens exceed the server's limit, DEADLINE_EXCEEDED when the
     caller's deadline passes before the pairs are computed, and INTERNAL (with an error id) for an engine failure or a
     non-finite logit. Status details carry google.rpc.ErrorInfo with a stable `reason`.
+
+    Where the server has a file of API keys, every method answers UNAUTHENTICATED (`API_KEY_MISSING`, `API_KEY_INVALID`)
+    to a caller that it does not know; none answers PERMISSION_DENIED, because every key may call.
     """
 
     def Rerank(self, request, context):
@@ -107,6 +113,9 @@ class RerankerService:
     (`QUEUE_FULL`, with RetryInfo) when the waiting tokens exceed the server's limit, DEADLINE_EXCEEDED when the
     caller's deadline passes before the pairs are computed, and INTERNAL (with an error id) for an engine failure or a
     non-finite logit. Status details carry google.rpc.ErrorInfo with a stable `reason`.
+
+    Where the server has a file of API keys, every method answers UNAUTHENTICATED (`API_KEY_MISSING`, `API_KEY_INVALID`)
+    to a caller that it does not know; none answers PERMISSION_DENIED, because every key may call.
     """
 
     @staticmethod

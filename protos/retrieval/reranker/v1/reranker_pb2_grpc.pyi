@@ -33,6 +33,9 @@ class RerankerServiceStub:
     (`QUEUE_FULL`, with RetryInfo) when the waiting tokens exceed the server's limit, DEADLINE_EXCEEDED when the
     caller's deadline passes before the pairs are computed, and INTERNAL (with an error id) for an engine failure or a
     non-finite logit. Status details carry google.rpc.ErrorInfo with a stable `reason`.
+
+    Where the server has a file of API keys, every method answers UNAUTHENTICATED (`API_KEY_MISSING`, `API_KEY_INVALID`)
+    to a caller that it does not know; none answers PERMISSION_DENIED, because every key may call.
     """
 
     @_typing.overload
@@ -57,6 +60,9 @@ class RerankerServiceAsyncStub(RerankerServiceStub):
     (`QUEUE_FULL`, with RetryInfo) when the waiting tokens exceed the server's limit, DEADLINE_EXCEEDED when the
     caller's deadline passes before the pairs are computed, and INTERNAL (with an error id) for an engine failure or a
     non-finite logit. Status details carry google.rpc.ErrorInfo with a stable `reason`.
+
+    Where the server has a file of API keys, every method answers UNAUTHENTICATED (`API_KEY_MISSING`, `API_KEY_INVALID`)
+    to a caller that it does not know; none answers PERMISSION_DENIED, because every key may call.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -77,6 +83,9 @@ class RerankerServiceServicer(metaclass=_abc_1.ABCMeta):
     (`QUEUE_FULL`, with RetryInfo) when the waiting tokens exceed the server's limit, DEADLINE_EXCEEDED when the
     caller's deadline passes before the pairs are computed, and INTERNAL (with an error id) for an engine failure or a
     non-finite logit. Status details carry google.rpc.ErrorInfo with a stable `reason`.
+
+    Where the server has a file of API keys, every method answers UNAUTHENTICATED (`API_KEY_MISSING`, `API_KEY_INVALID`)
+    to a caller that it does not know; none answers PERMISSION_DENIED, because every key may call.
     """
 
     @_abc_1.abstractmethod

@@ -1,14 +1,9 @@
-"""What a server tells of itself: instruments and log lines."""
-
-import json
-import logging
-from collections.abc import Iterator
+"""What a server tells of itself in numbers."""
 
 import pytest
 
-from serving import logs
 from serving.batcher import BatchReport
-from serving.metrics import BatchMetrics, ServerMetrics
+from serving.metrics import BatchMetrics, ServerMetrics, tell_model
 
 
 def test_a_batch_is_recorded_with_its_padding():
@@ -39,6 +34,35 @@ def test_the_parts_of_a_stage_are_recorded_in_seconds():
     assert value("gateway_stage_seconds_sum", {"stage": "encode", "part": "queue"}) == 0.25
 
 
+def test_durations_carry_the_trace_of_their_call():
+    """Each bucket keeps the trace of its latest duration that had one (field failure 73)."""
+    traces = iter([{"trace_id": "one"}, {"trace_id": "two"}, None])
+    metrics = ServerMetrics("gateway", exemplar=lambda: next(traces))
+    metrics.observe_call("Search", 0.2)
+    metrics.observe_stages({("encode", "total"): 1_000_000, ("search", "total"): 20_000_000})
+    metrics.observe_stage("rerank", {"total": 1_000_000})
+    found = {
+        (sample.name, sample.labels.get("stage"), sample.labels["le"]): sample.exemplar.labels["trace_id"]
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.exemplar
+    }
+    assert found == {
+        ("gateway_call_seconds_bucket", None, "0.25"): "one",
+        ("gateway_stage_seconds_bucket", "encode", "0.001"): "two",
+        ("gateway_stage_seconds_bucket", "search", "0.025"): "two",
+    }
+
+
+def test_a_model_is_told_once_it_is_there():
+    """Before that neither a model nor an instance of it is on the page."""
+    metrics = ServerMetrics("reranker")
+    value, reference = metrics.registry.get_sample_value, {"id": "m", "digest": "sha256:7", "precision": "int8"}
+    assert (value("reranker_model_info", reference), value("reranker_device_instances")) == (None, None)
+    tell_model(metrics, reference, instances=3)
+    assert (value("reranker_model_info", reference), value("reranker_device_instances")) == (1, 3)
+
+
 def test_two_servers_of_one_process_do_not_share_instruments():
     """Each has a registry of its own unless given one."""
     first, second = ServerMetrics("encoder"), ServerMetrics("encoder")
@@ -49,39 +73,3 @@ def test_two_servers_of_one_process_do_not_share_instruments():
 def test_no_metrics_port_means_no_page():
     """Port 0 opens nothing, and closing nothing is fine."""
     ServerMetrics("encoder").serve(0)()
-
-
-@pytest.fixture
-def root_logger() -> Iterator[None]:
-    """Put the root logger back as it was."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    for handler in root.handlers[:]:
-        root.removeHandler(handler)
-    for handler in handlers:
-        root.addHandler(handler)
-    root.setLevel(level)
-
-
-@pytest.mark.usefixtures("root_logger")
-def test_text_logs_are_one_line_per_event_on_standard_error(capsys: pytest.CaptureFixture[str]):
-    """Time, level, message; below the level nothing."""
-    logs.set_up("encoder", form="text", level="INFO")
-    logging.getLogger("serving").info("listening on %d", 7)
-    logging.getLogger("serving").debug("not this")
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    (line,) = captured.err.splitlines()
-    assert line.endswith("INFO    listening on 7")
-
-
-@pytest.mark.usefixtures("root_logger")
-def test_json_logs_name_their_service(capsys: pytest.CaptureFixture[str]):
-    """Every line is a JSON object with service, level, logger and message."""
-    logs.set_up("reranker", form="json", level="INFO")
-    logging.getLogger("serving.calls").warning("full")
-    record = json.loads(capsys.readouterr().err)
-    assert (record["service"], record["levelname"], record["name"], record["message"]) == (
-        "reranker", "WARNING", "serving.calls", "full",
-    )  # fmt: skip
