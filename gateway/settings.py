@@ -1,9 +1,9 @@
 """What the gateway can be told: `TWOSTAGE_GATEWAY_PORT` and so on."""
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from serving.settings import CLIENT_MESSAGE_BYTES, ServerSettings
@@ -21,6 +21,9 @@ class GatewaySettings(ServerSettings):
     """gRPC target of the encoders; a name with several addresses is balanced over."""
     reranker_target: str = "dns:///127.0.0.1:50053"
     """gRPC target of the rerankers."""
+    backend_connections: int = Field(1, ge=1, le=64)
+    """Connections to each address of encoders and rerankers, which calls take in turn. One reaches one worker only: for
+    servers with several workers take at least four times as many."""
     backend_tls: bool = False
     """Whether encoders and rerankers are called over TLS; any of the next three means that, too."""
     backend_ca_file: Path | None = None
@@ -69,3 +72,12 @@ class GatewaySettings(ServerSettings):
     """Budget of one message of documents whose caller set no deadline."""
     max_answer_bytes: int = Field(CLIENT_MESSAGE_BYTES - 256 * 1024, ge=64 * 1024)
     """Most bytes of text and payload in one answer: what every gRPC client accepts, less a margin for the rest."""
+
+    @model_validator(mode="after")
+    def _store_is_shared(self) -> Self:
+        if self.workers > 1 and self.store == "edge":
+            raise ValueError(
+                f"workers={self.workers} with store=edge: the embedded store belongs to one process; "
+                "use a Qdrant server or one worker"
+            )
+        return self
