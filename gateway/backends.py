@@ -4,11 +4,13 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Self, cast
 
 import grpc
 
 from gateway.channels import open_channel
+from gateway.connections import Connections
 from gateway.settings import GatewaySettings
 from serving.keyed import KeyedChannel, on_this_machine, watch_key
 from serving.tls import Pem, TlsFiles, channel_credentials, watch
@@ -28,11 +30,11 @@ async def open_backend(settings: GatewaySettings, target: str, service: str) -> 
         Misconfigured: A certificate or a key cannot be read or is wrong.
     """
     files = _tls_files(settings)
+    connect = partial(_connect, target, service, settings.backend_connections)
     if files is None:
-        opened: Any = open_channel(target, service)
+        opened: Any = connect()
     else:
-        pem = watch(files)
-        opened = RenewedChannel(lambda now: open_channel(target, service, channel_credentials(now)), pem)
+        opened = RenewedChannel(lambda now: connect(channel_credentials(now)), watch(files))
     async with opened as channel:
         yield _keyed(channel, settings, target, secure=files is not None)
 
@@ -48,7 +50,7 @@ class RenewedChannel:
         pem: What the files hold.
     """
 
-    def __init__(self, open_channel: Callable[[Pem], grpc.aio.Channel], pem: Watched[Pem]) -> None:
+    def __init__(self, open_channel: Callable[[Pem], grpc.aio.Channel | Connections], pem: Watched[Pem]) -> None:
         self._open, self._watched = open_channel, pem
         self._pem = pem.current()
         self._channel = open_channel(self._pem)
@@ -95,6 +97,15 @@ class RenewedChannel:
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
         self._pem, self._channel, self._calls = pem, self._open(pem), {}
+
+
+def _connect(
+    target: str, service: str, count: int, credentials: grpc.ChannelCredentials | None = None
+) -> grpc.aio.Channel | Connections:
+    """Open a channel, or as many as there are to be connections to each address."""
+    if count == 1:
+        return open_channel(target, service, credentials)
+    return Connections([open_channel(target, service, credentials, own_connections=True) for _ in range(count)])
 
 
 def _tls_files(settings: GatewaySettings) -> TlsFiles | None:

@@ -38,7 +38,8 @@ CHANNEL_OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # Also the time that one attempt has, TLS included, which 100 ms would cut off over a long way.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.dns_min_time_between_resolutions_ms", 5_000),
 )
@@ -60,16 +61,25 @@ DEFAULT_RETRY_S = 0.5
 log = logging.getLogger(__name__)
 
 
-def open_channel(target: str, service: str, credentials: grpc.ChannelCredentials | None = None) -> grpc.aio.Channel:
+def open_channel(
+    target: str, service: str, credentials: grpc.ChannelCredentials | None = None, *, own_connections: bool = False
+) -> grpc.aio.Channel:
     """Open a channel that balances calls over every address of the target and asks once more what refuses.
 
-    Call inside the running loop. Without credentials it has no TLS.
+    Call inside the running loop. Without credentials it has no TLS. Channels that are opened alike share their
+    connections unless they are to have their own.
     """
     config = {
         "loadBalancingConfig": [{"round_robin": {}}],
+        # Those that load a model or drain are connected to, but say NOT_SERVING: only the others are called.
+        "healthCheckConfig": {"serviceName": service},
         "methodConfig": [{"name": [{"service": service}], "retryPolicy": RETRY}],
     }
-    options = [("grpc.service_config", json.dumps(config)), *CHANNEL_OPTIONS]
+    options = [
+        ("grpc.service_config", json.dumps(config)),
+        ("grpc.use_local_subchannel_pool", int(own_connections)),
+        *CHANNEL_OPTIONS,
+    ]
     if credentials is None:
         return grpc.aio.insecure_channel(target, options=options)
     return grpc.aio.secure_channel(target, credentials, options=options)

@@ -21,6 +21,9 @@ class GatewaySettings(ServerSettings):
     """gRPC target of the encoders; a name with several addresses is balanced over."""
     reranker_target: str = "dns:///127.0.0.1:50053"
     """gRPC target of the rerankers."""
+    backend_connections: int = Field(1, ge=1, le=64)
+    """Connections to each address of encoders and rerankers, which calls take in turn. One reaches one worker only: for
+    servers with several workers take at least four times as many."""
     backend_tls: bool = False
     """Whether encoders and rerankers are called over TLS; any of the next three means that, too."""
     backend_ca_file: Path | None = None
@@ -91,4 +94,13 @@ class GatewaySettings(ServerSettings):
             self.writer_model and self.writer_url.startswith(("http://", "https://"))
         ):
             raise ValueError("writer_url begins with http:// or https:// and needs writer_model")
+        return self
+
+    @model_validator(mode="after")
+    def _store_is_shared(self) -> Self:
+        if self.workers > 1 and self.store == "edge":
+            raise ValueError(
+                f"workers={self.workers} with store=edge: the embedded store belongs to one process; "
+                "use a Qdrant server or one worker"
+            )
         return self

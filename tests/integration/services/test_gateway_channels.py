@@ -50,6 +50,7 @@ async def asked(refusing: Refusing) -> int:
         open_server(settings, ServerMetrics("encoder"), services) as running,
         open_channel(f"127.0.0.1:{running.port}", encoder_client.SERVICE) as channel,
     ):
+        await running.set_serving(serving=True)
         return (await encoder_client.EncoderClient(channel).info(deadline=Deadline.after(20))).dimension
 
 
