@@ -24,7 +24,13 @@ def test_a_reranking_that_may_be_left_out_has_no_share() -> None:
 
 def test_less_time_than_the_margin_leaves_every_stage_nothing() -> None:
     """All stages end where the margin begins, which is over: none of them is sent anything."""
-    assert reserves(0.05, CAPS, rerank_required=True) == Reserves(encode=0.1, search=0.1, rerank=0.1)
+    assert reserves(0.05, CAPS, rerank_required=True) == Reserves(write=0.1, encode=0.1, search=0.1, rerank=0.1)
+
+
+def test_writing_takes_half_of_the_time_and_what_encoding_may_have_at_most() -> None:
+    """Of 1.1 s with a margin of 0.1 s it leaves 0.5 s to the rest, and never less than encoding leaves."""
+    assert reserves(1.1, CAPS, rerank_required=False).write == pytest.approx(0.6)
+    assert reserves(1.1, CAPS, rerank_required=True).write == pytest.approx(0.8)
 
 
 @given(st.floats(0, 1e5), st.floats(0, 1), share, share, st.booleans())
@@ -38,5 +44,5 @@ def test_stages_end_in_order_and_encoding_always_has_time(
     """Whatever the shares, encode ends before search and search before rerank, and encoding has a fifth at least."""
     caps = StageCaps(encode=1, search=1, rerank=1, margin=margin, search_share=search_share, rerank_share=rerank_share)
     kept = reserves(left, caps, rerank_required=required)
-    assert kept.encode >= kept.search >= kept.rerank == margin
+    assert kept.write >= kept.encode >= kept.search >= kept.rerank == margin
     assert left <= margin or left - kept.encode >= 0.19 * (left - margin)

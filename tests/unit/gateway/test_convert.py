@@ -13,8 +13,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from gateway import convert, convert_filters, convert_values
 from gateway.pipeline import Hit, Result
-from gateway.search_query import RerankMode
 from gateway.ports import AnyOf, Candidate, DateRange, Document, Exists, Filter, HasId, Model, Range, Scored, TextMatch
+from gateway.search_query import RerankMode
 from retrieval.gateway.v1 import gateway_pb2 as pb
 from serving.errors import InvalidRequest
 

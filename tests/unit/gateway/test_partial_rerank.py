@@ -9,10 +9,10 @@ from rerank_costs import learned, time_for
 
 from gateway.budget import StageCaps
 from gateway.pipeline import Pipeline, Result
-from gateway.retrieval import FirstStage
-from gateway.search_query import RerankMode, SearchQuery
 from gateway.ports import Reranked
 from gateway.rerank_cost import Offer, RerankCost
+from gateway.retrieval import FirstStage
+from gateway.search_query import RerankMode, SearchQuery
 from gateway.timings import SearchTimer
 from serving.deadline import Deadline
 from serving.errors import DeadlineSpent, Overloaded

@@ -256,7 +256,7 @@ async def test_the_first_stage_leaves_time_to_those_after_it(mode: RerankMode, e
     """Of 100 s encoding leaves a fifth to the search, and both leave two fifths to a reranker that is required (10)."""
     bench = Bench(PoolStore((1, "a")), {"a": 0})
     caps = StageCaps(encode=999, search=999, rerank=999, margin=20, search_share=0.2, rerank_share=0.4)
-    bench.pipeline = replace(bench.pipeline, caps=caps)
+    bench.pipeline = replace(bench.pipeline, first=replace(bench.pipeline.first, caps=caps))
     before = Deadline.after(0).at
     await bench.run(deadline_s=120, rerank=mode)
     after = Deadline.after(0).at

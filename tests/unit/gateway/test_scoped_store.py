@@ -7,7 +7,8 @@ import pytest
 from fakes import DIMENSION, ENCODER_MODEL, word_vector
 from store_fake import MemoryStore
 
-from gateway.ports import AnyOf, Document, Filter, VectorStore
+from gateway.parameters import CollectionParameters, LexicalParameters
+from gateway.ports import AnyOf, DenseQuery, Document, Filter, LexicalQuery, VectorStore
 from gateway.scoped_store import ScopedStore
 from gateway.scopes import Scope, scope_of
 from serving.auth import caller
@@ -16,7 +17,7 @@ from serving.errors import PermissionDenied
 from serving.keys import Caller
 
 ACME = scope_of("acme", {"collections": {"c": "write"}, "documents": {"tenant": "acme"}, "id_prefix": "acme/"})
-SEARCH: dict[str, Any] = {"encoder": ENCODER_MODEL, "pool_size": 9, "payload_fields": ("*",)}
+SEARCH: dict[str, Any] = {"encoder": ENCODER_MODEL, "limit": 9, "payload_fields": ("*",)}
 
 
 def soon() -> Deadline:
@@ -36,7 +37,8 @@ def _acme() -> Iterator[None]:
 async def everything() -> MemoryStore:
     """A store with a document of each of two tenants."""
     store = MemoryStore()
-    await store.create("c", dimension=DIMENSION, encoder=ENCODER_MODEL, deadline=soon())
+    words = CollectionParameters(lexical=LexicalParameters())
+    await store.create("c", dimension=DIMENSION, encoder=ENCODER_MODEL, parameters=words, deadline=soon())
     await put(store, Document(id="acme/1", text="alpha", payload={"tenant": "acme"}))
     await put(store, Document(id="beta/1", text="alpha", payload={"tenant": "beta"}))
     return store
@@ -51,8 +53,8 @@ async def test_the_port_is_kept(everything: MemoryStore) -> None:
     """A caller without a scope, as of an open server, sees everything as it is."""
     store: VectorStore = ScopedStore(everything)
     assert store.name == everything.name
-    found = await store.search("c", word_vector("alpha"), **SEARCH, filter=None, deadline=soon())
-    assert [one.id for one in found.candidates] == ["acme/1", "beta/1"]
+    found = await store.search("c", [DenseQuery(vector=word_vector("alpha"))], **SEARCH, filter=None, deadline=soon())
+    assert [one.id for one in found.lists[0].candidates] == ["acme/1", "beta/1"]
     assert await store.describe("c", deadline=soon()) == await everything.describe("c", deadline=soon())
     assert await store.list(deadline=soon()) == await everything.list(deadline=soon())
 
@@ -62,10 +64,11 @@ async def test_reading_is_narrowed(everything: MemoryStore) -> None:
     """Search, scan, count, get, describe and list know of one's own document alone, whatever filter is given."""
     store = ScopedStore(everything)
     for wanted in (None, Filter(should=[AnyOf(key="tenant", values=["beta", "acme"])])):
-        found = await store.search("c", word_vector("alpha"), **SEARCH, filter=wanted, deadline=soon())
+        queries = [DenseQuery(vector=word_vector("alpha")), LexicalQuery(text="alpha")]
+        found = await store.search("c", queries, **SEARCH, filter=wanted, deadline=soon())
         page = await store.scan("c", after=None, limit=9, filter=wanted, deadline=soon())
-        ids = [[one.id for one in found.candidates], [one.id for one in page.documents]]
-        assert ids == [["acme/1"]] * 2
+        ids = [[one.id for one in found] for found in (*(one.candidates for one in found.lists), page.documents)]
+        assert ids == [["acme/1"]] * 3
         assert await store.count("c", filter=wanted, deadline=soon()) == 1
     assert [one.id for one in await store.get("c", ["beta/1", "acme/1"], deadline=soon())] == ["acme/1"]
     assert (await store.describe("c", deadline=soon())).document_count == 1

@@ -6,8 +6,10 @@ import pytest
 from fakes import ENCODER_MODEL, RERANKER_MODEL
 
 from gateway.metrics import SearchMetrics
-from gateway.pipeline import Hit, RerankMode, Result, SearchQuery
+from gateway.pipeline import Hit, Result
 from gateway.ports import Candidate, Scored
+from gateway.retrieval import ListReport
+from gateway.search_query import RerankMode, Retrieval, RetrievalMode, SearchQuery
 from serving.metrics import ServerMetrics
 
 
@@ -18,9 +20,16 @@ class Told:
         self.metrics = ServerMetrics("gateway")
         self.searches = SearchMetrics(self.metrics)
 
-    def observe(self, result: Result, rerank: RerankMode = RerankMode.REQUIRED) -> None:
+    def observe(
+        self,
+        result: Result,
+        rerank: RerankMode = RerankMode.REQUIRED,
+        mode: RetrievalMode = RetrievalMode.DENSE,
+    ) -> None:
         """Record an answer to a search."""
-        search = SearchQuery(query="q", collection="c", pool_size=9, top_k=9, rerank=rerank)
+        search = SearchQuery(
+            query="q", collection="c", pool_size=9, top_k=9, rerank=rerank, retrieval=Retrieval(mode=mode)
+        )
         self.searches.observe(search, result)
 
     def value(self, name: str, **labels: str) -> float | None:
@@ -45,7 +54,13 @@ def hit(rank: int, score: float, probability: float | None = None, *, text_missi
 def answer(*pool: Hit, first: int = 1, **fields: Any) -> Result:
     """Make an answer whose first hit is the one at a rank of the pool."""
     hits = sorted(pool, key=lambda one: one.retrieval_rank != first)
-    return Result(**{"hits": hits, "pool": pool, "encoder": ENCODER_MODEL, "reranker": RERANKER_MODEL, **fields})
+    usual = {"encoder": ENCODER_MODEL, "reranker": RERANKER_MODEL, "lists": lists("dense")}
+    return Result(**{"hits": hits, "pool": pool, **usual, **fields})
+
+
+def lists(*names: str) -> list[ListReport]:
+    """Make reports of lists."""
+    return [ListReport(name=name, candidate_count=1, compute=1) for name in names]
 
 
 def test_an_answer_is_told_by_its_pool_its_scores_and_its_first_hit():
@@ -102,3 +117,19 @@ def test_buckets_have_the_bounds_that_were_promised():
     assert all(told.below("top_retrieval_score", f"{step / 100:.2f}".rstrip("0")) == 0 for step in range(5, 100, 10))
     assert all(told.below("top_probability", bound) == 0 for bound in ("0.001", "0.1", "0.3", "0.7", "0.9", "0.999"))
     assert [told.below("first_hit_retrieval_rank", f"{bound}.0") for bound in (1, 2, 3, 5, 10, 20, 50, 100)] == [0] * 8
+
+
+def test_a_fused_score_is_no_cosine():
+    """Where several lists filled the pool its first score is of another size, and does not count as a similarity."""
+    told = Told()
+    told.observe(answer(hit(1, 0.016), lists=lists("dense", "lexical")), mode=RetrievalMode.HYBRID)
+    told.observe(answer(hit(1, 12.5), lists=lists("lexical")), mode=RetrievalMode.LEXICAL)
+    assert told.value("top_retrieval_score_count") == 0
+    assert [told.value("searches_total", mode=mode) for mode in ("hybrid", "lexical", "dense")] == [1, 1, None]
+
+
+def test_a_writer_that_wrote_nothing_is_a_degradation():
+    """The stage and the reason are told, beside those of the reranker."""
+    told = Told()
+    told.observe(answer(hit(1, 0.9), write_skipped_reason="DEADLINE_SPENT"))
+    assert told.value("degradations_total", stage="write", reason="DEADLINE_SPENT") == 1

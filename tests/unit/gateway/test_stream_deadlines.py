@@ -23,7 +23,13 @@ class NotingIndexer:
         self.deadlines: list[Deadline] = []
 
     async def upsert(
-        self, collection: str, documents: Sequence[Document], *, overlong: Overlong, deadline: Deadline
+        self,
+        collection: str,
+        documents: Sequence[Document],
+        *,
+        splitting: object,
+        overlong: Overlong,
+        deadline: Deadline,
     ) -> Stored:
         self.deadlines.append(deadline)
         return Stored(stored_count=len(documents), truncated_count=0)
