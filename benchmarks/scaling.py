@@ -91,7 +91,7 @@ async def turn(call: Call, callers: int, seconds: float) -> Turn:
 def encoding(channel: grpc.aio.Channel) -> Call:
     """Encode one question after the other."""
     client, questions = EncoderClient(channel), cycle(QUESTIONS)
-    return lambda: client.encode_query(next(questions), deadline=Deadline.after(120))
+    return lambda: client.encode_queries([next(questions)], deadline=Deadline.after(120))
 
 
 def reranking(channel: grpc.aio.Channel) -> Call:

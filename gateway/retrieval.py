@@ -131,7 +131,7 @@ class FirstStage:
                 {
                     "twostage.pool_size": search.pool_size,
                     "twostage.candidates": len(candidates),
-                    "twostage.lists": [one.name for one in lists],
+                    "twostage.lists": len(lists),
                 }
             )
         return Pool(

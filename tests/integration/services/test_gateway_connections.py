@@ -51,7 +51,7 @@ class Noting(FakeEncoder):
 async def ask(channel: grpc.aio.Channel, count: int) -> None:
     """Call so often, all at once."""
     client = EncoderClient(channel)
-    await asyncio.gather(*(client.encode_query("panda", deadline=Deadline.after(20)) for _ in range(count)))
+    await asyncio.gather(*(client.encode_queries(["panda"], deadline=Deadline.after(20)) for _ in range(count)))
 
 
 @pytest.mark.parametrize("count", [1, 2, 8])

@@ -60,6 +60,9 @@ async def test_a_search_goes_through_both_stages(store: VectorStore) -> None:
         scores = [hit.retrieval_score for hit in answer.pool]
         assert scores == sorted(scores, reverse=True)
         assert scores[0] == pytest.approx(1, abs=1e-6)
+        (dense,) = answer.provenance.lists
+        assert (dense.name, dense.candidate_count) == ("dense", 3)
+        del answer.provenance.lists[:]
         assert answer.provenance == pb.Provenance(
             encoder=pb.ModelReference(
                 id="fake-encoder", revision="1", digest=ENCODER_MODEL.digest, precision="fp32", device="cpu"

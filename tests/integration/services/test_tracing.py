@@ -126,7 +126,7 @@ async def test_one_search_is_one_trace_over_all_servers(
     assert all(one.end <= other.begin for one, other in pairwise(stages))
     assert stages[-1].end <= search.end
     assert total(stages) <= search.length
-    assert stages[1].attributes == {"twostage.pool_size": 20, "twostage.candidates": 3}
+    assert stages[1].attributes == {"twostage.pool_size": 20, "twostage.candidates": 3, "twostage.lists": 1}
     assert stages[2].attributes == {"twostage.candidates": 3, "twostage.reranked": 3}
     for stage, name, service in ((stages[0], ENCODE, "encoder"), (stages[2], RERANK, "reranker")):
         server = collector.one(name, service)
