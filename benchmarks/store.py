@@ -20,7 +20,8 @@ import qdrant_edge as edge
 from rich.console import Console
 from rich.table import Table
 
-from gateway.ports import AnyOf, DenseQuery, Document, Filter, Model
+from gateway.filters import AnyOf, Filter
+from gateway.ports import DenseQuery, Document, Model
 from gateway.stores.edge import EdgeStore
 from serving.deadline import Deadline
 

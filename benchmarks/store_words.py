@@ -20,8 +20,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from gateway.filters import AnyOf, Filter
 from gateway.parameters import CollectionParameters, IndexKind, LexicalParameters, PayloadIndex
-from gateway.ports import AnyOf, DenseQuery, Document, Filter, LexicalQuery, ListQuery, Model
+from gateway.ports import DenseQuery, Document, LexicalQuery, ListQuery, Model
 from gateway.stores.edge import EdgeStore
 from serving.deadline import Deadline
 

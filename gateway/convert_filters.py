@@ -9,7 +9,7 @@ from typing import Any, Literal
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from gateway.convert_values import ids_of, payload_key, plain
-from gateway.ports import AnyOf, Condition, DateRange, Exists, Filter, HasId, Range, TextMatch
+from gateway.filters import AnyOf, Condition, DateRange, Exists, Filter, HasId, Range, TextMatch
 from retrieval.gateway.v1 import gateway_pb2 as pb
 from serving.errors import InvalidRequest
 

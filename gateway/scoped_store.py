@@ -8,20 +8,9 @@ written or deleted, and nothing of it gets as far as the reranker. Rights to who
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gateway.filters import Filter
 from gateway.parameters import DEFAULT_PARAMETERS, CollectionParameters
-from gateway.ports import (
-    Collection,
-    Cursor,
-    Document,
-    DocumentId,
-    Filter,
-    Found,
-    ListQuery,
-    Model,
-    Page,
-    Vector,
-    VectorStore,
-)
+from gateway.ports import Collection, Cursor, Document, DocumentId, Found, ListQuery, Model, Page, Vector, VectorStore
 from gateway.scopes import Right, Scope, current
 from serving.deadline import Deadline
 from serving.errors import NotFound, PermissionDenied

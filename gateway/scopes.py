@@ -27,7 +27,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gateway.ports import AnyOf, Collection, Document, DocumentId, Filter, Payload
+from gateway.filters import AnyOf, Filter
+from gateway.ports import Collection, Document, DocumentId, Payload
 from serving.auth import caller
 from serving.errors import Misconfigured, PermissionDenied
 

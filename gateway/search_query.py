@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from gateway.diversity import Diversity
+from gateway.filters import Filter
 from gateway.fusion import Fusion
-from gateway.ports import Filter
 from serving.batching import Priority
 
 MAX_DEPTH = 1_000

@@ -10,29 +10,22 @@ from uuid import UUID
 import numpy as np
 from bm25_by_hand import bm25
 
+from gateway.filters import AnyOf, Condition, DateRange, Exists, Filter, HasId, Range, TextMatch
 from gateway.parameters import DEFAULT_PARAMETERS, CollectionParameters
 from gateway.ports import (
-    AnyOf,
     Candidate,
     Collection,
-    Condition,
     Cursor,
-    DateRange,
     DenseQuery,
     Document,
     DocumentId,
-    Exists,
-    Filter,
     Found,
-    HasId,
     ListQuery,
     Model,
     Page,
     Payload,
-    Range,
     RankedList,
     ServerTime,
-    TextMatch,
     Vector,
 )
 from gateway.precisions import note_precision

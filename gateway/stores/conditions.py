@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from gateway.filters import AnyOf, Condition, DateRange, Exists, Filter, HasId, Range, TextMatch
 from gateway.parameters import IndexKind, PayloadIndex
-from gateway.ports import AnyOf, Condition, DateRange, Exists, Filter, HasId, Range, TextMatch
 from serving.errors import InvalidRequest
 
 INT64 = range(-(2**63), 2**63)

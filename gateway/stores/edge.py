@@ -14,13 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
+from gateway.filters import Filter
 from gateway.parameters import DEFAULT_PARAMETERS, CollectionParameters
 from gateway.ports import (
     Collection,
     Cursor,
     Document,
     DocumentId,
-    Filter,
     Found,
     ListQuery,
     Model,

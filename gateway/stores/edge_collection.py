@@ -22,6 +22,7 @@ from uuid import UUID
 
 import qdrant_edge as edge
 
+from gateway.filters import Filter
 from gateway.ports import (
     Candidate,
     Collection,
@@ -29,7 +30,6 @@ from gateway.ports import (
     DenseQuery,
     Document,
     DocumentId,
-    Filter,
     ListQuery,
     Model,
     Page,

@@ -7,8 +7,8 @@ from typing import Any, cast
 import numpy as np
 import qdrant_edge as edge
 
+from gateway.filters import AnyOf, Condition, DateRange, Exists, Filter, HasId, Range, TextMatch
 from gateway.parameters import IndexKind
-from gateway.ports import AnyOf, Condition, DateRange, Exists, Filter, HasId, Range, TextMatch
 from gateway.stores.conditions import INT64, leaves, one_bound_a_side, payload_path, value_type
 from gateway.stores.point_ids import to_point_id
 

@@ -8,19 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, Self
 
+from gateway.filters import Filter
 from gateway.parameters import CollectionParameters
-from gateway.ports import (
-    Collection,
-    Cursor,
-    Document,
-    DocumentId,
-    Filter,
-    ListQuery,
-    Model,
-    Page,
-    RankedList,
-    Vector,
-)
+from gateway.ports import Collection, Cursor, Document, DocumentId, ListQuery, Model, Page, RankedList, Vector
 from gateway.stores.edge_aliases import Aliases
 from gateway.stores.edge_collection import EdgeCollection, engine_errors
 from gateway.stores.edge_meta import (

@@ -11,13 +11,13 @@ from typing import Any, Self
 import grpc
 from qdrant_client import grpc as pb
 
+from gateway.filters import Filter
 from gateway.parameters import DEFAULT_PARAMETERS, CollectionParameters
 from gateway.ports import (
     Collection,
     Cursor,
     Document,
     DocumentId,
-    Filter,
     Found,
     LexicalQuery,
     ListQuery,

@@ -7,7 +7,7 @@ from typing import Any
 from google.protobuf.timestamp_pb2 import Timestamp
 from qdrant_client import grpc as pb
 
-from gateway.ports import AnyOf, Condition, DateRange, Exists, Filter, HasId, Range, TextMatch
+from gateway.filters import AnyOf, Condition, DateRange, Exists, Filter, HasId, Range, TextMatch
 from gateway.stores.conditions import INT64, one_bound_a_side, payload_path, value_type
 from gateway.stores.point_ids import to_point_id
 from gateway.stores.qdrant_values import to_pb_id

@@ -20,6 +20,7 @@ from contract.vector_store_suite import (
     soon,
 )
 
+from gateway.filters import Condition, Filter, TextMatch
 from gateway.parameters import (
     CollectionParameters,
     CollectionStatus,
@@ -27,7 +28,7 @@ from gateway.parameters import (
     PayloadIndex,
     Quantization,
 )
-from gateway.ports import Condition, Document, Filter, TextMatch, VectorStore
+from gateway.ports import Document, VectorStore
 from serving.deadline import Deadline
 from serving.errors import AlreadyExists, DeadlineSpent, InferenceFailed, InvalidRequest, Misconfigured, NotFound
 

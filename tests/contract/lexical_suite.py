@@ -23,8 +23,9 @@ from contract.vector_store_suite import (
     vector,
 )
 
+from gateway.filters import AnyOf, Filter, HasId, TextMatch
 from gateway.parameters import CollectionParameters, LexicalParameters, LexicalTokenizer
-from gateway.ports import AnyOf, DenseQuery, Document, Filter, HasId, LexicalQuery, Part, TextMatch, VectorStore
+from gateway.ports import DenseQuery, Document, LexicalQuery, Part, VectorStore
 from serving.errors import InferenceFailed, InvalidRequest, Misconfigured, NotFound
 
 PLAIN = LexicalParameters(average_words=6)

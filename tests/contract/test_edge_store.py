@@ -21,8 +21,9 @@ from contract.lexical_suite import PLAIN, LexicalSuite, check, fresh
 from contract.vector_store_suite import DIMENSION, ENCODER, NAME, NORTH, VectorStoreSuite, put, search, soon, vector
 from store_fake import matches
 
+from gateway.filters import AnyOf, DateRange, Filter, Range
 from gateway.parameters import CollectionParameters, IndexKind, PayloadIndex
-from gateway.ports import AnyOf, DateRange, DenseQuery, Document, Filter, LexicalQuery, Model, Range
+from gateway.ports import DenseQuery, Document, LexicalQuery, Model
 from gateway.stores.edge import EdgeStore
 from gateway.stores.edge_collection import MAX_INDEXES, engine_errors
 from gateway.stores.edge_failure import EngineError

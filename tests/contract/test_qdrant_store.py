@@ -23,8 +23,9 @@ from qdrant_client import grpc as pb
 from qdrant_engine import to_payload
 from qdrant_stand_in import CODE, altered, fails, stand_in
 
+from gateway.filters import AnyOf, Filter
 from gateway.parameters import CollectionParameters, CollectionStatus, IndexKind, PayloadIndex, Quantization
-from gateway.ports import AnyOf, Document, Filter
+from gateway.ports import Document
 from gateway.stores.point_ids import ID_KEY, to_point_id
 from gateway.stores.qdrant import QdrantStore
 from gateway.stores.qdrant_collections import MAX_REMEMBERED, METADATA_KEY, Known, Memory, QdrantIndex

@@ -10,7 +10,8 @@ from fakes import Hang
 from qdrant_client import grpc as pb
 from qdrant_stand_in import CODE, Late, altered, fails, stand_in
 
-from gateway.ports import DenseQuery, Filter, HasId, LexicalQuery
+from gateway.filters import Filter, HasId
+from gateway.ports import DenseQuery, LexicalQuery
 from gateway.stores.lexical import lexicon
 from gateway.stores.qdrant import QdrantStore
 from gateway.stores.qdrant_search import MAX_TIED

@@ -11,23 +11,8 @@ import numpy as np
 import pytest
 
 from gateway import precisions
-from gateway.ports import (
-    AnyOf,
-    Candidate,
-    Condition,
-    DateRange,
-    DenseQuery,
-    Document,
-    Exists,
-    Filter,
-    HasId,
-    LexicalQuery,
-    ListQuery,
-    Model,
-    Part,
-    Range,
-    VectorStore,
-)
+from gateway.filters import AnyOf, Condition, DateRange, Exists, Filter, HasId, Range
+from gateway.ports import Candidate, DenseQuery, Document, LexicalQuery, ListQuery, Model, Part, VectorStore
 from serving.deadline import Deadline
 from serving.errors import (
     AlreadyExists,

@@ -12,8 +12,9 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from gateway import convert, convert_filters, convert_values
+from gateway.filters import AnyOf, DateRange, Exists, Filter, HasId, Range, TextMatch
 from gateway.pipeline import Hit, Result
-from gateway.ports import AnyOf, Candidate, DateRange, Document, Exists, Filter, HasId, Model, Range, Scored, TextMatch
+from gateway.ports import Candidate, Document, Model, Scored
 from gateway.search_query import RerankMode
 from retrieval.gateway.v1 import gateway_pb2 as pb
 from serving.errors import InvalidRequest

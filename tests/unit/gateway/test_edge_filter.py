@@ -12,8 +12,8 @@ from qdrant_client import grpc as pb
 from qdrant_engine import engine_filter
 from store_fake import matches
 
+from gateway.filters import AnyOf, Condition, DateRange, Exists, Filter, HasId, Range, TextMatch
 from gateway.parameters import IndexKind, PayloadIndex
-from gateway.ports import AnyOf, Condition, DateRange, Exists, Filter, HasId, Range, TextMatch
 from gateway.stores.conditions import payload_path, quoted, require_indexes
 from gateway.stores.edge_filter import MAX_NUMBERS_INDEXED, to_engine_filter, to_engine_index, useful_indexes
 from gateway.stores.point_ids import to_point_id

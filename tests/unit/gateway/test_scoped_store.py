@@ -7,8 +7,9 @@ import pytest
 from fakes import DIMENSION, ENCODER_MODEL, word_vector
 from store_fake import MemoryStore
 
+from gateway.filters import AnyOf, Filter
 from gateway.parameters import CollectionParameters, LexicalParameters
-from gateway.ports import AnyOf, DenseQuery, Document, Filter, LexicalQuery, VectorStore
+from gateway.ports import DenseQuery, Document, LexicalQuery, VectorStore
 from gateway.scoped_store import ScopedStore
 from gateway.scopes import Scope, scope_of
 from serving.auth import caller

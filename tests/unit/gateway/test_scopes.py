@@ -8,8 +8,9 @@ from uuid import UUID
 
 import pytest
 
+from gateway.filters import AnyOf, Exists, Filter
 from gateway.parameters import DEFAULT_PARAMETERS
-from gateway.ports import AnyOf, Collection, Document, Exists, Filter, Model
+from gateway.ports import Collection, Document, Model
 from gateway.scopes import EVERYTHING, RULES, Right, Scope, authorize, require, scope_of, scopes_of
 from retrieval.gateway.v1 import gateway_pb2 as pb
 from serving.errors import Misconfigured, PermissionDenied
