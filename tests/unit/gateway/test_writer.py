@@ -1,62 +1,19 @@
 """The writer's hook: a real HTTP server that answers as told, and what is made of that."""
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from chat_endpoint import Endpoint, completion
 
 from gateway.writer import MAX_ANSWER_BYTES, MAX_PASSAGE_BYTES, ChatWriter
 from serving.deadline import Deadline
 from serving.errors import DeadlineSpent, InferenceFailed, Overloaded, ServiceError, Unavailable
 
 
-class Endpoint:
-    """Answers every request with one status and body, or not at all; keeps what it was sent."""
-
-    def __init__(self, body: bytes = b"", status: int = 200, *, silent: bool = False) -> None:
-        self.body, self.status, self.silent = body, status, silent
-        self.heads: list[str] = []
-        self.bodies: list[Any] = []
-        self.calls: list[asyncio.Task[Any] | None] = []
-
-    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.calls.append(asyncio.current_task())
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        length = next(
-            int(line.split(":")[1]) for line in head.splitlines() if line.lower().startswith("content-length")
-        )
-        self.heads.append(head)
-        self.bodies.append(json.loads(await reader.readexactly(length)))
-        if self.silent:
-            await reader.read()
-        else:
-            writer.write(f"HTTP/1.1 {self.status} X\r\nContent-Length: {len(self.body)}\r\n\r\n".encode() + self.body)
-        writer.close()
-        with suppress(ConnectionError):
-            await writer.wait_closed()
-
-
-@asynccontextmanager
-async def serving(endpoint: Endpoint, **options: Any) -> AsyncIterator[ChatWriter]:
-    """Serve an endpoint and open a writer to it."""
-    server = await asyncio.start_server(endpoint.handle, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-    try:
-        async with server, ChatWriter(url, "m", **options) as writer:
-            yield writer
-    finally:
-        await asyncio.gather(*filter(None, endpoint.calls), return_exceptions=True)
-
-
-def completion(*contents: Any) -> bytes:
-    return json.dumps({"choices": [{"message": {"content": content}} for content in contents]}).encode()
-
-
 async def write(endpoint: Endpoint, seconds: float = 10, **options: Any) -> Sequence[str]:
-    async with serving(endpoint, **options) as writer:
+    async with endpoint.serving() as url, ChatWriter(url, "m", **options) as writer:
         return await writer.write("why?", deadline=Deadline.after(seconds))
 
 
