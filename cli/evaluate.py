@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from cli import evaluate_study, options
 from cli import evaluate_tables as tables
-from cli import options
 from cli.calls import reported
 from cli.console import EXIT_CODES, EXIT_NOT_SO, answers, note
 from cli.evaluate_compare import compare, score
@@ -138,6 +138,8 @@ for _phase, _text in PHASES.items():
     _register(_phase, _text)
 app.command()(compare)
 app.command()(score)
+app.command()(evaluate_study.synonyms)
+app.add_typer(evaluate_study.app, name="study")
 
 
 def _run(phase: str, chosen: Chosen) -> tuple[bool, "Evaluation | None"]:

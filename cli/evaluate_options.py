@@ -1,5 +1,6 @@
 """Options that the commands of `twostage evaluate` share, and the run that they describe."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -52,13 +53,16 @@ def make_plan(
     return Plan(dataset=dataset, outputs=outputs, configuration=chosen, collection=collection)
 
 
-def require_extra() -> None:
+def require_extra(*modules: str) -> None:
     """See to it that what the package `evaluation` needs is installed.
+
+    Args:
+        modules: What is needed beside scipy.
 
     Raises:
         typer.Exit: It is not.
     """
-    try:
-        import scipy  # noqa: F401, PLC0415
-    except ImportError:
-        fail(EXIT_MISCONFIGURED, "scipy is not installed", "install the extra: pip install 'twostage[evaluation]'")
+    for module in ("scipy", *modules):
+        if find_spec(module) is None:
+            todo = "install the extra: pip install 'twostage[evaluation]'"
+            fail(EXIT_MISCONFIGURED, f"{module} is not installed", todo)

@@ -40,6 +40,10 @@ class Servers:
     profile: Profile = "demo"
     home: Path = DEFAULT_HOME
     device: Device = "auto"
+    encoder: str = ""
+    """Address of the encoder behind a running gateway; empty where no vectors are needed."""
+    synonyms: Path | None = None
+    """Directory of synonyms for a gateway that is started."""
 
 
 def with_system(servers: Servers, work: Work[T]) -> T:
@@ -48,7 +52,7 @@ def with_system(servers: Servers, work: Work[T]) -> T:
     Raises:
         typer.Exit: It was interrupted, a server ended, or a call failed; one line has said so.
     """
-    return run(_interruptible(servers, work), servers.gateway)
+    return run(_interruptible(servers, _with_encoder(work, servers.encoder)), servers.gateway)
 
 
 def progress(phase: str) -> Callable[[int, int], None]:
@@ -120,7 +124,7 @@ async def _working(servers: Servers, work: Work[T], log: TextIO) -> T:
         open_system(running.gateway, running.config.address("reranker"), let_in_channel) as system,
     ):
         ending = asyncio.ensure_future(running.ended())
-        working = asyncio.ensure_future(work(system))
+        working = asyncio.ensure_future(_with_encoder(work, running.config.address("encoder"))(system))
         try:
             await asyncio.wait({ending, working}, return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
@@ -132,6 +136,18 @@ async def _working(servers: Servers, work: Work[T], log: TextIO) -> T:
             await asyncio.gather(ending, working, return_exceptions=True)
 
 
+def _with_encoder(work: Work[T], address: str) -> Work[T]:
+    """Give some work an encoder as well; none where there is no address."""
+
+    async def wrapped(system: "System") -> T:
+        from evaluation.first_stage.exact import with_encoder  # noqa: PLC0415 - see cli.evaluate
+
+        async with with_encoder(system, address) as whole:
+            return await work(whole)
+
+    return wrapped
+
+
 def _config(servers: Servers) -> SystemConfig:
     home = Home(path=servers.home)
     gateway, encoder, reranker = free_ports(3)
@@ -139,6 +155,7 @@ def _config(servers: Servers) -> SystemConfig:
         encoder_bundle=home.bundle(servers.profile, "encoder"),
         reranker_bundle=home.bundle(servers.profile, "reranker"),
         store=servers.outputs / STORE,
+        synonyms=servers.synonyms,
         gateway_port=gateway,
         encoder_port=encoder,
         reranker_port=reranker,

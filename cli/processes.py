@@ -49,6 +49,8 @@ class SystemConfig:
     encoder_bundle: Path
     reranker_bundle: Path
     store: Path
+    synonyms: Path | None = None
+    """Directory of the gateway's synonyms."""
     host: str = "127.0.0.1"
     gateway_port: int
     encoder_port: int
@@ -73,6 +75,7 @@ class SystemConfig:
         if name == "gateway":
             own |= {f"{peer}_target": f"dns:///{self.address(peer)}" for peer in ("encoder", "reranker")}
             own["store_path"] = str(self.store)
+            own |= {"synonyms_path": str(self.synonyms)} if self.synonyms is not None else {}
         else:
             bundle = self.encoder_bundle if name == "encoder" else self.reranker_bundle
             own |= {"bundle": str(bundle), "device": self.device}

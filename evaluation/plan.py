@@ -10,7 +10,7 @@ from evaluation.datasets.model import Dataset, Document
 from evaluation.records import Configuration, Corpus, Provenance
 from serving.cpu import usable_cpus
 
-PACKAGES = ("twostage", "grpcio", "numpy", "protobuf", "pydantic", "scipy")
+PACKAGES = ("twostage", "grpcio", "numpy", "protobuf", "pydantic", "scikit-learn", "scipy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

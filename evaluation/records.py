@@ -12,6 +12,8 @@ evaluation.json     evaluate    quality, latency and abstention, computed from t
 exercise.json       exercise    one question without its relevant documents
 studies.json        studies     pool depth, truncation, dense depth
 ==================  ==========  ======================================================================
+
+The files of the study of what fills the pool are in `evaluation.first_stage.records` and `synonym_records`.
 """
 
 from collections.abc import Mapping

@@ -18,6 +18,7 @@ from retrieval.reranker.v1 import reranker_pb2_grpc as reranker_grpc
 from serving.errors import Unavailable
 
 if TYPE_CHECKING:  # they exist in the stub files only
+    from retrieval.encoder.v1.encoder_pb2_grpc import EncoderServiceAsyncStub
     from retrieval.gateway.v1.gateway_pb2_grpc import (
         CollectionServiceAsyncStub,
         DocumentServiceAsyncStub,
@@ -51,6 +52,8 @@ class System:
     documents: "DocumentServiceAsyncStub"
     collections: "CollectionServiceAsyncStub"
     reranker: "RerankerServiceAsyncStub"
+    encoder: "EncoderServiceAsyncStub | None" = None
+    """Only where a study needs vectors of its own, see `evaluation.first_stage.exact`."""
 
 
 class QuestionFailed(Exception):

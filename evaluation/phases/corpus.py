@@ -57,16 +57,39 @@ async def index(plan: Plan, system: System, *, recreate: bool = False) -> Indexe
     """
     require_corpus(plan, read(Prepared, plan.outputs / records.PREPARED, "prepare"), records.PREPARED, "prepare")
     begun = time.perf_counter()
-    await _create(plan, system, drop=recreate or not plan.collection)
-    truncated = await _store(plan, system)
+    await make_collection(system, plan.collection_name, drop=recreate or not plan.collection)
+    truncated = await store_documents(plan, system, plan.collection_name)
     seconds = time.perf_counter() - begun
     indexed = await _counted(plan, system, truncated, seconds)
     write(indexed, plan.outputs / records.INDEXED)
     return indexed
 
 
-async def _create(plan: Plan, system: System, *, drop: bool) -> None:
-    name = plan.collection_name
+async def make_collection(
+    system: System, name: str, *, drop: bool, parameters: pb.CollectionParameters | None = None
+) -> None:
+    """Make an empty collection.
+
+    Args:
+        system: The servers.
+        name: Its name.
+        drop: Whether one of that name may be dropped first.
+        parameters: How it is kept; None is every default.
+
+    Raises:
+        AlreadyExists: It exists and must not be dropped.
+    """
+    await drop_collection(system, name, allowed=drop)
+    request = pb.CreateCollectionRequest(collection=name, parameters=parameters)
+    await system.collections.CreateCollection(request, timeout=CALL_TIMEOUT_S)
+
+
+async def drop_collection(system: System, name: str, *, allowed: bool = True) -> None:
+    """Drop a collection where there is one.
+
+    Raises:
+        AlreadyExists: There is one, and that is not allowed.
+    """
     try:
         await system.collections.DescribeCollection(
             pb.DescribeCollectionRequest(collection=name), timeout=CALL_TIMEOUT_S
@@ -74,17 +97,27 @@ async def _create(plan: Plan, system: System, *, drop: bool) -> None:
     except grpc.aio.AioRpcError as error:
         if error.code() is not grpc.StatusCode.NOT_FOUND:
             raise
-    else:
-        if not drop:
-            raise AlreadyExists("COLLECTION_EXISTS", f"collection {name} exists; --recreate drops it first")
-        await system.collections.DropCollection(pb.DropCollectionRequest(collection=name), timeout=CALL_TIMEOUT_S)
-    await system.collections.CreateCollection(pb.CreateCollectionRequest(collection=name), timeout=CALL_TIMEOUT_S)
+        return
+    if not allowed:
+        raise AlreadyExists("COLLECTION_EXISTS", f"collection {name} exists; --recreate drops it first")
+    request = pb.DropCollectionRequest(collection=name, drop_aliases=True)
+    await system.collections.DropCollection(request, timeout=CALL_TIMEOUT_S)
 
 
-async def _store(plan: Plan, system: System) -> int:
-    """Store every document; return how many were cut by the encoder."""
+async def store_documents(plan: Plan, system: System, name: str, *, per_sentence: bool = False) -> int:
+    """Store every document; return how many were cut by the encoder.
+
+    Args:
+        plan: The run.
+        system: The servers.
+        name: Of the collection.
+        per_sentence: Whether every sentence is stored as a part of its own, and none is cut.
+
+    Raises:
+        Misconfigured: A document was refused.
+    """
     truncated = 0
-    messages = list(_messages(plan))
+    messages = list(_messages(plan, name, per_sentence=per_sentence))
     async for answer in system.documents.UpsertDocuments(iter(messages), timeout=INDEX_TIMEOUT_S):
         if answer.WhichOneof("outcome") != "stored":
             failure = answer.failure
@@ -95,14 +128,16 @@ async def _store(plan: Plan, system: System) -> int:
     return truncated
 
 
-def _messages(plan: Plan) -> Iterator[pb.UpsertDocumentsRequest]:
+def _messages(plan: Plan, name: str, *, per_sentence: bool) -> Iterator[pb.UpsertDocumentsRequest]:
     documents = plan.dataset.documents
     for number, first in enumerate(range(0, len(documents), MESSAGE_DOCUMENTS), start=1):
         yield pb.UpsertDocumentsRequest(
             sequence=number,
-            collection=plan.collection_name,
+            collection=name,
             documents=_converted(plan, documents[first : first + MESSAGE_DOCUMENTS]),
-            truncate=True,
+            truncate=not per_sentence,
+            overlong=pb.OVERLONG_SPLIT if per_sentence else pb.OVERLONG_UNSPECIFIED,
+            part_per_sentence=per_sentence,
         )
 
 
