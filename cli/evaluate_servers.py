@@ -142,7 +142,7 @@ def _with_encoder(work: Work[T], address: str) -> Work[T]:
     async def wrapped(system: "System") -> T:
         from evaluation.first_stage.exact import with_encoder  # noqa: PLC0415 - see cli.evaluate
 
-        async with with_encoder(system, address) as whole:
+        async with with_encoder(system, address, let_in_channel) as whole:
             return await work(whole)
 
     return wrapped

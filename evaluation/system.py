@@ -4,7 +4,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # they exist in the stub files only
     from retrieval.reranker.v1.reranker_pb2_grpc import RerankerServiceAsyncStub
 
 T = TypeVar("T")
-OpenChannel = Callable[[str], AbstractAsyncContextManager[Any]]
+OpenChannel = Callable[[str], AbstractAsyncContextManager[grpc.aio.Channel]]
 
 CALL_TIMEOUT_S = 60.0
 RERANK_TIMEOUT_S = 600.0
@@ -75,9 +75,22 @@ class Stage(Protocol):
     def compute(self) -> Duration: ...  # noqa: D102
 
 
+def plain_channel(address: str) -> grpc.aio.Channel:
+    """Open a channel without TLS and key."""
+    return grpc.aio.insecure_channel(
+        address,
+        options=[
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+        ],
+    )
+
+
 @asynccontextmanager
 async def open_system(
-    gateway_address: str, reranker_address: str, open_channel: OpenChannel | None = None
+    gateway_address: str, reranker_address: str, open_channel: OpenChannel = plain_channel
 ) -> AsyncIterator[System]:
     """Open both channels; call inside the running loop.
 
@@ -86,8 +99,7 @@ async def open_system(
         reranker_address: "host:port".
         open_channel: Given an address, opens a channel to it; default is one without TLS and key.
     """
-    opened = open_channel or _channel
-    async with opened(gateway_address) as first, opened(reranker_address) as second:
+    async with open_channel(gateway_address) as first, open_channel(reranker_address) as second:
         yield System(
             search=gateway_grpc.GatewayServiceStub(first),
             documents=gateway_grpc.DocumentServiceStub(first),
@@ -153,15 +165,3 @@ def id_message(identifier: DocumentId) -> gateway.DocumentId:
     if isinstance(identifier, int) and identifier >= 0:
         return gateway.DocumentId(number=identifier)
     return gateway.DocumentId(text=str(identifier))
-
-
-def _channel(address: str) -> grpc.aio.Channel:
-    return grpc.aio.insecure_channel(
-        address,
-        options=[
-            ("grpc.enable_http_proxy", 0),
-            ("grpc.use_local_subchannel_pool", 1),
-            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-            ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-        ],
-    )

@@ -4,12 +4,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-import grpc
 import numpy as np
 import numpy.typing as npt
 
 from evaluation.figures import DocumentId
-from evaluation.system import CALL_TIMEOUT_S, System, document_id
+from evaluation.system import CALL_TIMEOUT_S, OpenChannel, System, document_id, plain_channel
 from retrieval.encoder.v1 import encoder_pb2, encoder_pb2_grpc
 from retrieval.gateway.v1 import gateway_pb2 as pb
 
@@ -28,18 +27,20 @@ class Vectors:
 
 
 @asynccontextmanager
-async def with_encoder(system: System, address: str) -> AsyncIterator[System]:
+async def with_encoder(
+    system: System, address: str, open_channel: OpenChannel = plain_channel
+) -> AsyncIterator[System]:
     """Open a channel to the encoder as well; call inside the running loop.
 
     Args:
         system: The others.
         address: "host:port"; empty leaves the system as it is.
+        open_channel: As for `open_system`.
     """
     if not address:
         yield system
         return
-    options = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
-    async with grpc.aio.insecure_channel(address, options=options) as channel:
+    async with open_channel(address) as channel:
         yield replace(system, encoder=encoder_pb2_grpc.EncoderServiceStub(channel))
 
 
