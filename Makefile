@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 PYTEST_ARGS ?=
+TEST_PROCESSES ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check protos bench bench-peers lock clean
@@ -15,7 +16,7 @@ demo: $(VENV)/.installed-demo ## Set up, make the demo models, start the system,
 	$(BIN)/twostage demo
 
 test: $(VENV)/.installed-test ## Set up, then run the tests; PYTEST_ARGS="-k word" chooses among them.
-	TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest $(PYTEST_ARGS)
+	TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
 
 check: $(VENV)/.installed-test ## Format, lint, types, import rules, docstrings of tests, contracts.
 	$(BIN)/ruff format --check .
@@ -36,7 +37,7 @@ protos: $(VENV)/.installed-test ## Generate the Python modules beside the protos
 	PYTHON=$(CURDIR)/$(BIN)/python sh protos/generate.sh
 
 bench: $(VENV)/.installed-test ## Measure; see benchmarks/README.md.
-	for script in stages overhead store qdrant_calls query_cache precision simulate export_full_size; do $(BIN)/python "benchmarks/$$script.py" || exit 1; done
+	for script in stages tracing overhead store store_words qdrant_calls query_cache precision simulate export_full_size; do $(BIN)/python "benchmarks/$$script.py" || exit 1; done
 
 bench-peers: $(VENV)/.installed-test ## Measure our servers beside other people's; see docs/benchmarks.md.
 	$(BIN)/python -m benchmarks.peers

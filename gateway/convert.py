@@ -159,7 +159,7 @@ def response_of(result: Result, request: pb.SearchRequest, *, store: str) -> pb.
             written_passage_count=result.written_count,
         ),
     )
-    if result.shortfall or result.text_missing_count or result.write_skipped_reason:
+    if result.shortfall or result.search_shortfall or result.text_missing_count or result.write_skipped_reason:
         response.degradation.CopyFrom(_degradation(result))
     return response
 
@@ -168,10 +168,10 @@ def _degradation(result: Result) -> pb.Degradation:
     degradation = pb.Degradation(
         text_missing_count=result.text_missing_count, write_skipped_reason=result.write_skipped_reason
     )
-    if result.shortfall:
+    if result.shortfall or result.search_shortfall:
         degradation.rerank_skipped_reason = result.skipped_reason
-        degradation.stage = "rerank"
-        degradation.reason = result.shortfall
+        degradation.stage = "rerank" if result.shortfall else "search"
+        degradation.reason = result.shortfall or result.search_shortfall
         degradation.reranked_count = result.reranked_count
         degradation.pool_count = len(result.pool)
     return degradation

@@ -37,25 +37,6 @@ class Diversity:
         return self.mmr_lambda is not None
 
 
-def diversify(found: Sequence[Fused], diversity: Diversity, *, count: int) -> list[Fused]:
-    """Choose at most `count` documents of a retrieval order: first by groups, then by marginal relevance.
-
-    Args:
-        found: Highest score first, no document twice.
-        diversity: What is asked for.
-        count: How many are wanted.
-
-    Returns:
-        The documents in the order in which they were chosen, scores as they were.
-    """
-    chosen = list(found)
-    if diversity.group_by:
-        chosen = grouped(chosen, key=diversity.group_by, size=diversity.group_size)
-    if diversity.mmr_lambda is not None:
-        return mmr(chosen, lambda_=diversity.mmr_lambda, count=count)
-    return chosen[:count]
-
-
 def grouped(found: Sequence[Fused], *, key: str, size: int) -> list[Fused]:
     """Keep, in order, at most `size` documents with one value at a payload key.
 

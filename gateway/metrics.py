@@ -59,6 +59,8 @@ class SearchMetrics:
             self._reranked.observe(result.reranked_count)
         if result.shortfall:
             self._degradation("rerank", result.shortfall).inc()
+        if result.search_shortfall:
+            self._degradation("search", result.search_shortfall).inc()
         if result.write_skipped_reason:
             self._degradation("write", result.write_skipped_reason).inc()
         # Other lists have scores of other sizes.

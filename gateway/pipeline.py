@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 from gateway.budget import reserves
 from gateway.fusion import ListRank
 from gateway.ids import sort_key
+from gateway.pool import Filled, ListReport
 from gateway.ports import Candidate, Model, Reranked, Reranker, Scored
 from gateway.rerank_cost import Offer, RerankCost
-from gateway.retrieval import FirstStage, ListReport, Pool
+from gateway.retrieval import FirstStage
 from gateway.search_query import RerankMode, SearchQuery
 from gateway.stage import stage
 from gateway.timings import SearchTimer
@@ -48,6 +49,8 @@ class Result:
     reranker: Model | None = None
     lists: Sequence[ListReport] = ()
     """The lists that filled the pool."""
+    search_shortfall: str = ""
+    """Why the pool may have fewer candidates than there are; empty where it has what it should."""
     written_count: int = 0
     """Hypothetical passages that were written."""
     write_skipped_reason: str = ""
@@ -83,15 +86,16 @@ class Pipeline:
         """
         required = search.rerank is RerankMode.REQUIRED
         kept = reserves(deadline.remaining(), self.first.caps, rerank_required=required)
-        filled = await self.first.fill(search, kept, deadline, timer)
-        pool = _hits(filled)
+        found = await self.first.fill(search, kept, deadline, timer)
+        pool = _hits(found.filled)
         return Result(
             hits=pool[: search.top_k],
             pool=pool,
-            encoder=filled.encoder,
-            lists=filled.lists,
-            written_count=filled.written_count,
-            write_skipped_reason=filled.write_skipped_reason,
+            encoder=found.encoder,
+            lists=found.filled.lists,
+            search_shortfall=found.filled.shortfall,
+            written_count=found.written_count,
+            write_skipped_reason=found.write_skipped_reason,
             text_missing_count=sum(hit.text_missing for hit in pool),
         )
 
@@ -165,7 +169,7 @@ def _offer(search: SearchQuery, hits: Sequence[Hit]) -> Offer:
     return Offer(query=search.query, passages=passages, priority=search.priority)
 
 
-def _hits(pool: Pool) -> list[Hit]:
+def _hits(pool: Filled) -> list[Hit]:
     return [
         Hit(
             candidate=one.candidate,

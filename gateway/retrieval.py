@@ -1,4 +1,4 @@
-"""The first stage: texts to vectors, vectors and words to lists, lists to one pool. Over ports only.
+"""The first stage: what is asked for, from query to queries of lists, and the pool that they fill. Over ports only.
 
 Every list has a name. "dense" and "lexical" are the query's own; the others say what they were made of and are counted
 from 1: "dense.alternative.1", "lexical.alternative.1", "dense.hypothetical.1", "dense.synonym.1".
@@ -6,37 +6,20 @@ from 1: "dense.alternative.1", "lexical.alternative.1", "dense.hypothetical.1", 
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from gateway.budget import Reserves, StageCaps
-from gateway.diversity import Diversity, diversify
-from gateway.fusion import Fused, ListRank, WeightedList, fuse, weights
-from gateway.part_ids import first_part
-from gateway.ports import (
-    Candidate,
-    DenseQuery,
-    DocumentId,
-    Encoded,
-    Encoder,
-    Found,
-    LexicalQuery,
-    ListQuery,
-    Model,
-    ServerTime,
-    Vector,
-    VectorStore,
-    Writer,
-)
-from gateway.search_query import HypotheticalUse, SearchQuery
+from gateway.pool import Filled, NamedQuery, fill_pool
+from gateway.ports import DenseQuery, Encoded, Encoder, LexicalQuery, Model, ServerTime, Vector, VectorStore, Writer
+from gateway.search_query import HypotheticalUse, SearchQuery, SynonymUse
 from gateway.stage import stage
 from gateway.synonyms import NO_SYNONYMS, Synonyms
 from gateway.timings import SearchTimer
 from serving.deadline import Deadline
 from serving.errors import (
     DeadlineSpent,
-    InferenceFailed,
     InvalidRequest,
     Misconfigured,
     NotReady,
@@ -45,45 +28,18 @@ from serving.errors import (
     Unavailable,
 )
 
-MAX_PARTS_PER_DOCUMENT = 16
-"""How many times the pool's size is read at most to fill a pool of which parts or groups are left out."""
-DEEPER = 4
-"""How many times as much is read when a pool is not full."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retrieved:
-    """A candidate on its way to the second stage."""
-
-    candidate: Candidate
-    lists: Sequence[ListRank] = ()
-    """Where each list had it; empty where there was one list."""
-    passage: str | None = None
-    """What the reranker is to read; None where there is nothing to read."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListReport:
-    """One list, as provenance shows it."""
-
-    name: str
-    candidate_count: int
-    compute: int
-    """Nanoseconds in the store."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
     """What the second stage gets, in retrieval order."""
 
-    candidates: Sequence[Retrieved]
-    lists: Sequence[ListReport]
+    filled: Filled
     encoder: Model | None
     """None where nothing was encoded."""
     written_count: int = 0
-    """Passages that the writer wrote."""
+    """Passages that the writer wrote, and that were encoded."""
     write_skipped_reason: str = ""
-    """Why it wrote none although it was asked."""
+    """Why there are none although they were asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +49,19 @@ class _Written:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _List:
-    name: str
-    query: ListQuery
+class _Vectors:
+    """What was encoded for one search."""
+
+    phrasings: Sequence[Vector] = ()
+    """The query, its alternatives, and its variants by synonyms."""
+    passages: Sequence[Vector] = ()
+    """The caller's hypothetical passages, then those that were written."""
+    encoder: Model | None = None
+    written_count: int = 0
+    skipped_reason: str = ""
+
+
+NOTHING_ENCODED = _Vectors()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,83 +88,87 @@ class FirstStage:
         Raises:
             ServiceError: With the stage in its metadata.
         """
-        written = await self._write(search, kept, deadline, timer)
-        lists, encoder = await self._lists(search, written.passages, deadline.before(kept.encode), timer)
+        wanted = search.retrieval.synonyms is not SynonymUse.NONE
+        synonyms = self.synonyms(search.collection) if wanted else NO_SYNONYMS
+        written = await self._write(search, deadline.before(kept.write), timer)
+        vectors = NOTHING_ENCODED
+        if search.retrieval.dense:
+            with stage("encode", timer):
+                until = deadline.before(kept.encode).within(self.caps.encode)
+                vectors = await self._encode(search, synonyms, written, until, timer)
+        queries = [*_dense_queries(search, vectors), *_lexical_queries(search, synonyms)]
         with stage("search", timer) as span:
             until = deadline.before(kept.search).within(self.caps.search)
-            candidates, reports = await self._pool(search, lists, encoder, until, timer)
+            filled = await fill_pool(
+                self.store,
+                search,
+                queries,
+                encoder=vectors.encoder,
+                deadline=until,
+                server_said=timer.server_said,
+            )
             span.set_attributes(
                 {
                     "twostage.pool_size": search.pool_size,
-                    "twostage.candidates": len(candidates),
-                    "twostage.lists": len(lists),
+                    "twostage.candidates": len(filled.candidates),
+                    "twostage.lists": len(queries),
                 }
             )
         return Pool(
-            candidates=candidates,
-            lists=reports,
-            encoder=encoder,
-            written_count=len(written.passages),
-            write_skipped_reason=written.skipped_reason,
+            filled=filled,
+            encoder=vectors.encoder,
+            written_count=vectors.written_count,
+            write_skipped_reason=written.skipped_reason or vectors.skipped_reason,
         )
 
-    # --- write -----------------------------------------------------------------------------------------------------
-
-    async def _write(self, search: SearchQuery, kept: Reserves, deadline: Deadline, timer: SearchTimer) -> _Written:
-        """Have hypothetical passages written; whatever goes wrong is a reason and never an error."""
+    async def _write(self, search: SearchQuery, deadline: Deadline, timer: SearchTimer) -> _Written:
+        """Have hypothetical passages written; what goes wrong with that is a reason and never an error."""
         if not search.retrieval.write:
             return _Written()
-        if self.writer is None:
-            raise Misconfigured("WRITER_MISSING", "this gateway has no writer of hypothetical passages")
-        until = deadline.before(kept.write).within(self.caps.write)
         try:
             with stage("write", timer):
+                until = deadline.within(self.caps.write)
                 until.require("write")
-                return _Written(passages=await self.writer.write(search.query, deadline=until))
+                return _Written(passages=await _there(self.writer).write(search.query, deadline=until))
+        except Misconfigured:
+            raise
         except ServiceError as error:
             return _Written(skipped_reason=_why_not_written(error))
 
-    # --- encode ----------------------------------------------------------------------------------------------------
-
-    async def _lists(
-        self, search: SearchQuery, written: Sequence[str], deadline: Deadline, timer: SearchTimer
-    ) -> tuple[Sequence[_List], Model | None]:
-        """Return the lists to ask for, and what encoded their vectors."""
-        retrieval = search.retrieval
-        synonyms = self.synonyms(search.collection)
-        lists: list[_List] = []
-        encoder: Model | None = None
-        if retrieval.dense:
-            variants = synonyms.variants(search.query, retrieval.language) if retrieval.synonyms.vectors else ()
-            passages = (*retrieval.hypothetical_passages, *written)
-            with stage("encode", timer):
-                until = deadline.within(self.caps.encode)
-                phrasings, read = await self._encode(search, variants, passages, until)
-                timer.server_said(_together(phrasings, read))
-            lists += _dense_lists(search, phrasings.vectors, () if read is None else read.vectors)
-            encoder = phrasings.model
-        if retrieval.lexical:
-            words = synonyms.words(search.query, retrieval.language) if retrieval.synonyms.words else ()
-            lists.append(_List(name="lexical", query=LexicalQuery(text=" ".join((search.query, *words)))))
-            lists += [
-                _List(name=f"lexical.alternative.{number}", query=LexicalQuery(text=text))
-                for number, text in enumerate(retrieval.alternatives, 1)
-            ]
-        return lists, encoder
-
     async def _encode(
-        self, search: SearchQuery, variants: Sequence[str], passages: Sequence[str], deadline: Deadline
-    ) -> tuple[Encoded, Encoded | None]:
-        """Encode the query in all its phrasings, and passages beside it."""
-        if not passages:
-            return await self._encode_phrasings(search, variants, deadline), None
+        self, search: SearchQuery, synonyms: Synonyms, written: _Written, deadline: Deadline, timer: SearchTimer
+    ) -> _Vectors:
+        """Encode the query in all its phrasings, and passages, all at once.
+
+        Raises:
+            Unavailable: `ENCODER_CHANGING`, two encoders answered that are not of one bundle.
+        """
+        retrieval = search.retrieval
+        variants = synonyms.variants(search.query, retrieval.language) if retrieval.synonyms.vectors else ()
+        phrasings = self._encode_phrasings(search, variants, deadline)
+        if not (retrieval.hypothetical_passages or written.passages):
+            query = await phrasings
+            timer.server_said(query.time)
+            return _Vectors(phrasings=query.vectors, encoder=query.model)
         try:
             async with asyncio.TaskGroup() as group:
-                phrasings = group.create_task(self._encode_phrasings(search, variants, deadline))
-                read = group.create_task(self._encode_passages(search, passages, deadline))
+                first = group.create_task(phrasings)
+                given = group.create_task(self._encode_given(search, deadline))
+                own = group.create_task(self._encode_written(search, written.passages, deadline))
         except* ServiceError as errors:
             raise _first(errors) from None
-        return phrasings.result(), read.result()
+        query, passages, (made, skipped_reason) = first.result(), given.result(), own.result()
+        encodings = [one for one in (query, passages, made) if one is not None]
+        timer.server_said(max((one.time for one in encodings), key=_length))
+        if len({one.model.digest for one in encodings}) > 1:
+            raise Unavailable("ENCODER_CHANGING", "the encoders that answered are not of one bundle")
+        return _Vectors(
+            phrasings=query.vectors,
+            passages=[vector for one in (passages, made) if one is not None for vector in one.vectors],
+            encoder=query.model,
+            written_count=0 if made is None else len(made.vectors),
+            skipped_reason=skipped_reason,
+        )
 
     async def _encode_phrasings(self, search: SearchQuery, variants: Sequence[str], deadline: Deadline) -> Encoded:
         asked = (search.query, *search.retrieval.alternatives)
@@ -207,167 +177,83 @@ class FirstStage:
         except InvalidRequest as error:
             names = ["query", *(f"retrieval.alternatives[{index}]" for index in range(len(asked) - 1))]
             named = _named(error, names)
-            if named is None:  # a variant of ours is too long, which is no fault of the caller's
-                return await self._encode_phrasings(search, (), deadline)
-            raise named from error
+            if named is not None:
+                raise named from error
+            if not variants:
+                raise
+        # A variant of ours is too long, which is no fault of the caller's.
+        return await self._encode_phrasings(search, (), deadline)
+
+    async def _encode_given(self, search: SearchQuery, deadline: Deadline) -> Encoded | None:
+        passages = search.retrieval.hypothetical_passages
+        if not passages:
+            return None
+        try:
+            return await self._encode_passages(search, passages, deadline)
+        except InvalidRequest as error:
+            names = [f"retrieval.hypothetical_passages[{index}]" for index in range(len(passages))]
+            raise _named(error, names) or error from error
+
+    async def _encode_written(
+        self, search: SearchQuery, passages: Sequence[str], deadline: Deadline
+    ) -> tuple[Encoded | None, str]:
+        """Encode what the writer wrote; what goes wrong with that is a reason and never an error."""
+        if not passages:
+            return None, ""
+        try:
+            return await self._encode_passages(search, passages, deadline), ""
+        except InvalidRequest:
+            return None, "WRITER_FAILED"
+        except ServiceError as error:
+            return None, _why_not_written(error)
 
     async def _encode_passages(self, search: SearchQuery, passages: Sequence[str], deadline: Deadline) -> Encoded:
-        try:
-            return await self.encoder.encode_passages(
-                passages, truncate=True, priority=search.priority, deadline=deadline
-            )
-        except InvalidRequest as error:
-            given = len(search.retrieval.hypothetical_passages)
-            named = _named(error, [f"retrieval.hypothetical_passages[{index}]" for index in range(given)])
-            raise named or InferenceFailed("WRITER_FAILED", "what the writer wrote cannot be encoded") from error
-
-    # --- search ----------------------------------------------------------------------------------------------------
-
-    async def _pool(
-        self,
-        search: SearchQuery,
-        lists: Sequence[_List],
-        encoder: Model | None,
-        deadline: Deadline,
-        timer: SearchTimer,
-    ) -> tuple[Sequence[Retrieved], Sequence[ListReport]]:
-        """Return the pool; where parts or groups are left out, read on until it is full or nothing is left to read."""
-        depth, time = search.depth, ServerTime()
-        while True:
-            found = await self._read(search, lists, encoder, depth, deadline)
-            time = time.plus(found.time)
-            timer.server_said(time)
-            # Comparing a thousand documents with one another takes some 30 ms, which the loop has not got.
-            if search.diversity.mmr_lambda is not None:
-                pool = await asyncio.to_thread(_chosen, search, lists, found)
-            else:
-                pool = _chosen(search, lists, found)
-            ended = all(len(one.candidates) < depth for one in found.lists)
-            if len(pool) >= search.pool_size or ended or depth >= search.pool_size * MAX_PARTS_PER_DOCUMENT:
-                break
-            depth *= DEEPER
-        reports = [
-            ListReport(name=one.name, candidate_count=len(ranked.candidates), compute=ranked.compute)
-            for one, ranked in zip(lists, found.lists, strict=True)
-        ]
-        return await self._whole(search, pool, deadline), reports
-
-    async def _read(
-        self, search: SearchQuery, lists: Sequence[_List], encoder: Model | None, depth: int, deadline: Deadline
-    ) -> Found:
-        return await self.store.search(
-            search.collection,
-            [one.query for one in lists],
-            encoder=encoder,
-            limit=depth,
-            filter=search.filter,
-            payload_fields=_fields_to_read(search),
-            with_vectors=search.diversity.needs_vectors,
-            deadline=deadline,
-        )
-
-    async def _whole(self, search: SearchQuery, pool: Sequence[Fused], deadline: Deadline) -> Sequence[Retrieved]:
-        """Put whole documents in the place of parts where that is asked for."""
-        texts: dict[DocumentId, str] = {}
-        if search.return_parent or search.rerank_parent:
-            texts = await self._parent_texts(search.collection, [one.candidate for one in pool], deadline)
-        return [_retrieved(search, one, texts) for one in pool]
-
-    async def _parent_texts(
-        self, collection: str, candidates: Sequence[Candidate], deadline: Deadline
-    ) -> dict[DocumentId, str]:
-        """Return the texts of the documents that candidates are parts of; their first parts keep them.
-
-        What has been deleted or written anew since the search is not among them.
-
-        Raises:
-            Misconfigured: `PARENT_TEXT_MISSING`, a first part is there and has no whole text.
-        """
-        firsts = [first for one in candidates if one.part is not None and (first := first_part(one.part.parent))]
-        found = await self.store.get(collection, firsts, deadline=deadline) if firsts else ()
-        texts: dict[DocumentId, str] = {}
-        for one in found:
-            if one.part is None:
-                continue
-            if one.parent_text is None:
-                message = "a document was split before whole texts were kept; index it again"
-                raise Misconfigured("PARENT_TEXT_MISSING", message)
-            texts[one.part.parent] = one.parent_text
-        return texts
+        return await self.encoder.encode_passages(passages, truncate=True, priority=search.priority, deadline=deadline)
 
 
-def folded(candidates: Sequence[Fused]) -> Sequence[Fused]:
-    """Keep of every split document the first part only; whole documents stay."""
-    first: dict[DocumentId, Fused] = {}
-    for one in candidates:
-        part = one.candidate.part
-        first.setdefault(part.parent if part else one.candidate.id, one)
-    return list(first.values())
+def _there(writer: Writer | None) -> Writer:
+    if writer is None:
+        raise Misconfigured("WRITER_MISSING", "this gateway has no writer of hypothetical passages")
+    return writer
 
 
-def _dense_lists(search: SearchQuery, phrasings: Sequence[Vector], passages: Sequence[Vector]) -> Sequence[_List]:
-    """Return the lists of vectors; of the phrasings, the query is the first, then come alternatives, then variants."""
+def _dense_queries(search: SearchQuery, encoded: _Vectors) -> Sequence[NamedQuery]:
+    """Return the queries by vectors; of the phrasings the query is the first, then come alternatives, then variants."""
+    if not encoded.phrasings:
+        return ()
     count = 1 + len(search.retrieval.alternatives)
-    own, alternatives, variants = phrasings[0], phrasings[1:count], phrasings[count:]
-    hypothetical: Sequence[Vector] = passages
-    if passages and search.retrieval.hypothetical_use is HypotheticalUse.AVERAGE:
-        own, hypothetical = np.mean([own, *passages], axis=0, dtype=np.float32), ()
+    own, alternatives, variants = encoded.phrasings[0], encoded.phrasings[1:count], encoded.phrasings[count:]
+    hypothetical = encoded.passages
+    if hypothetical and search.retrieval.hypothetical_use is HypotheticalUse.AVERAGE:
+        own, hypothetical = np.mean([own, *hypothetical], axis=0, dtype=np.float32), ()
     vectors = [
         ("dense", own),
         *_numbered("dense.alternative", alternatives),
         *_numbered("dense.hypothetical", hypothetical),
         *_numbered("dense.synonym", variants),
     ]
-    return [_List(name=name, query=DenseQuery(vector=vector)) for name, vector in vectors]
+    return [NamedQuery(name=name, query=DenseQuery(vector=vector)) for name, vector in vectors]
+
+
+def _lexical_queries(search: SearchQuery, synonyms: Synonyms) -> Sequence[NamedQuery]:
+    retrieval = search.retrieval
+    if not retrieval.lexical:
+        return ()
+    words = synonyms.words(search.query, retrieval.language) if retrieval.synonyms.words else ()
+    own = NamedQuery(name="lexical", query=LexicalQuery(text=" ".join((search.query, *words))))
+    others = [
+        NamedQuery(name=f"lexical.alternative.{number}", query=LexicalQuery(text=text))
+        for number, text in enumerate(retrieval.alternatives, 1)
+    ]
+    return [own, *others]
 
 
 def _numbered(name: str, vectors: Sequence[Vector]) -> Sequence[tuple[str, Vector]]:
     return [(f"{name}.{number}", vector) for number, vector in enumerate(vectors, 1)]
 
 
-def _chosen(search: SearchQuery, lists: Sequence[_List], found: Found) -> Sequence[Fused]:
-    """Fuse, fold and diversify."""
-    fusion = search.retrieval.fusion
-    shares = weights([one.query for one in lists], fusion.dense_weight)
-    weighted = [
-        WeightedList(name=one.name, weight=share, candidates=ranked.candidates)
-        for one, share, ranked in zip(lists, shares, found.lists, strict=True)
-    ]
-    whole = not search.fold_to_parent and search.diversity == Diversity()
-    fused = fuse(weighted, fusion, limit=search.pool_size if whole else None)
-    pool = folded(fused) if search.fold_to_parent else fused
-    return diversify(pool, search.diversity, count=search.pool_size)
-
-
-def _fields_to_read(search: SearchQuery) -> Sequence[str]:
-    """Return the payload keys that are asked for, and the one to group by."""
-    group = search.diversity.group_by.partition(".")[0]
-    return search.payload_fields if not group else tuple(dict.fromkeys((*search.payload_fields, group)))
-
-
-def _retrieved(search: SearchQuery, fused: Fused, texts: dict[DocumentId, str]) -> Retrieved:
-    """Make one of the pool of what was found."""
-    candidate = replace(fused.candidate, payload=_asked_payload(search, fused.candidate), vector=None)
-    passage = candidate.text
-    part = candidate.part
-    if part is not None and part.parent in texts:  # where it is not, the part that was found stands for it
-        text = texts[part.parent]
-        passage = text if search.rerank_parent else passage
-        candidate = replace(candidate, id=part.parent, text=text) if search.return_parent else candidate
-    return Retrieved(candidate=candidate, lists=fused.lists, passage=passage)
-
-
-def _asked_payload(search: SearchQuery, candidate: Candidate) -> dict[str, object]:
-    """Leave out what was read only to group by."""
-    fields, group = search.payload_fields, search.diversity.group_by.partition(".")[0]
-    extra = bool(group) and "*" not in fields and group not in fields
-    return {key: value for key, value in candidate.payload.items() if not (extra and key == group)}
-
-
-def _together(phrasings: Encoded, read: Encoded | None) -> ServerTime:
-    """Return the server's time of two calls at once: that of the one which took longer there."""
-    times = [one.time for one in (phrasings, read) if one is not None]
-    return max(times, key=lambda time: time.queue + time.tokenize + time.compute)
+def _length(time: ServerTime) -> int:
+    return time.queue + time.tokenize + time.compute
 
 
 def _first(errors: BaseExceptionGroup[ServiceError]) -> ServiceError:

@@ -1,5 +1,6 @@
 """Fixtures that more than one folder of tests uses."""
 
+import fcntl
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,10 @@ REPOSITORY = Path(__file__).parents[1]
 def demo_bundles() -> Path:
     """The directory with the demo models' bundles, `encoder` and `reranker`, made where they are missing."""
     directory = REPOSITORY / ".twostage" / "bundles" / "demo"
-    demo.prepare(directory, lambda _line: None)
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory.parent / ".demo.lock").open("w") as lock:  # the tests run in several processes
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        demo.prepare(directory, lambda _line: None)
     return directory
 
 

@@ -43,6 +43,7 @@ from gateway.stores.edge_requests import DENSE, Asked, by_vector, by_words, dens
 from gateway.stores.lexical import lexicon
 from gateway.stores.point_ids import to_point_id
 from gateway.stores.records import (
+    MAX_TIED,
     lexical_index_required,
     rank,
     require_encoder,
@@ -323,15 +324,15 @@ def _ranked(read: Callable[[int], tuple[list[Candidate], int]], limit: int) -> R
     """Read the best in order.
 
     Where the last score of the list goes on beyond it, more is read until the tie ends, so that the ids and not the
-    engine's whim decide who is in.
+    engine's whim decide who is in; where more than `MAX_TIED` are equal, as by one common word, the engine chooses.
     """
-    compute, most = 0, limit + 1
+    compute, most, last = 0, limit + 1, limit + MAX_TIED
     while True:
         found, took = read(most)
         compute += took
-        if len(found) < most or found[-1].score < found[limit - 1].score:
+        if len(found) < most or most >= last or found[-1].score < found[limit - 1].score:
             return RankedList(candidates=sorted(found, key=rank)[:limit], compute=compute)
-        most *= 4
+        most = min(4 * most, last)
 
 
 def _disk_bytes(path: Path) -> int:

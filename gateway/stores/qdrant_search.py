@@ -15,13 +15,9 @@ from gateway.stores.lexical import VECTOR_NAME, lexicon
 from gateway.stores.qdrant_collections import Known, QdrantIndex
 from gateway.stores.qdrant_requests import numbers_of, to_pb_words
 from gateway.stores.qdrant_values import from_pb_id, from_pb_payload, selector
-from gateway.stores.records import cosine, lexical_index_required, rank, to_candidate, unit_vector
+from gateway.stores.records import MAX_TIED, cosine, lexical_index_required, rank, to_candidate, unit_vector
 
 T = TypeVar("T")
-
-MAX_TIED = 1_000
-"""Most candidates that are read beyond a list whose last score goes on after it. One always is, to see whether it
-does; further ones cost a second call, and where more than this are equal, the server chooses among them."""
 
 OVERSAMPLING = 3.0
 """Candidates of the first pass over quantized vectors, per candidate asked for."""

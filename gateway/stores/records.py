@@ -36,6 +36,10 @@ MAX_PAYLOAD_DEPTH = 64
 """Objects and lists within one another. From 127 on, qdrant-edge 0.9.0 accepts a point that it can never read again,
 and with it in the write-ahead log the whole collection no longer opens (measured)."""
 
+MAX_TIED = 1_000
+"""Most candidates that are read beyond a list whose last score goes on after it. One always is, to see whether it
+does; further ones cost a second call, and where more than this are equal, the server chooses among them."""
+
 UNIT_TOLERANCE = 2e-7
 """How far a length of 1 may be off: three times what rounding to float32 leaves, and within the 1e-6 in which the
 engines leave a vector as it is. So a vector that was stored once is stored again bit for bit."""

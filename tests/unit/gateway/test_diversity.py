@@ -10,7 +10,7 @@ import qdrant_edge as edge
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.diversity import MOST_COMPARED, Diversity, diversify, grouped, marginal_order, mmr, scaled
+from gateway.diversity import MOST_COMPARED, Diversity, grouped, marginal_order, mmr, scaled
 from gateway.fusion import Fused
 from gateway.ports import Candidate
 
@@ -256,22 +256,8 @@ def test_no_value_is_over_its_places_and_none_goes_without_need(values, size):
     assert max(taken.values(), default=0) <= size
 
 
-def test_groups_come_before_marginal_relevance():
-    """A document whose group is full is not there to be chosen, nor to be differed from."""
-    rows = np.eye(3, dtype=np.float32)[[0, 1, 2, 2]]
-    found = [
-        Fused(candidate=Candidate(id=number, score=4.0 - number, text=None, payload={"a": group}, vector=row))
-        for number, (group, row) in enumerate(zip("xxyz", rows, strict=True))
-    ]
-    assert _ids(diversify(found, Diversity(mmr_lambda=0.0, group_by="a"), count=3)) == [0, 2, 3]
-    assert _ids(diversify(found, Diversity(mmr_lambda=0.0), count=3)) == [0, 1, 2]
-    assert _ids(diversify(found, Diversity(group_by="a", group_size=2), count=3)) == [0, 1, 2]
-    assert _ids(diversify(found, Diversity(group_by="a"), count=2)) == [0, 2]
-
-
-def test_without_diversity_the_first_are_taken():
-    """By default the retrieval order is cut and otherwise left alone, and no vectors are needed."""
-    found = _found([{"a": 1}] * 4)
-    assert diversify(found, Diversity(), count=3) == found[:3]
+def test_only_marginal_relevance_needs_vectors():
+    """By default, and for groups alone, no vectors are read."""
     assert not Diversity().needs_vectors
+    assert not Diversity(group_by="a").needs_vectors
     assert Diversity(mmr_lambda=0.0).needs_vectors

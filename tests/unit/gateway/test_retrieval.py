@@ -1,6 +1,7 @@
 """The first stage over ports in this process: which lists are asked for, and what becomes of them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from gateway.budget import StageCaps, reserves
 from gateway.diversity import Diversity
 from gateway.fusion import Fusion, ListRank
 from gateway.pipeline import Pipeline
+from gateway.pool import Retrieved
 from gateway.ports import (
     Candidate,
     DenseQuery,
@@ -51,9 +53,13 @@ class ListStore:
         self.dense, self.lexical = dense, lexical
         self.documents: Sequence[Document] = ()
         self.asked: list[Mapping[str, Any]] = []
+        self.errors: list[ServiceError | None] = []
+        """What the next searches end with; None is an answer."""
 
     async def search(self, name: str, queries: Sequence[ListQuery], *, limit: int, **rest: Any) -> Found:
         self.asked.append({"name": name, "queries": queries, "limit": limit, **rest})
+        if self.errors and (error := self.errors.pop(0)) is not None:
+            raise error
         lists = [self.dense if isinstance(query, DenseQuery) else self.lexical for query in queries]
         return Found(lists=[RankedList(candidates=one[:limit], compute=7) for one in lists], time=SERVER_TIME)
 
@@ -81,6 +87,7 @@ class PickyEncoder(EncoderPort):
     def __init__(self, index: int, *, passages: bool = False) -> None:
         super().__init__()
         self.index, self.of_passages = index, passages
+        self.refused = f"texts[{index}]"
         self.queries: list[Sequence[str]] = []
 
     async def encode_queries(self, queries: Sequence[str], **rest: Any) -> Encoded:
@@ -96,7 +103,15 @@ class PickyEncoder(EncoderPort):
 
     def _refuse(self, texts: Sequence[str]) -> None:
         if self.index < len(texts):
-            raise InvalidRequest("TEXT_TOO_LONG", "600 tokens", field=f"texts[{self.index}]")
+            raise InvalidRequest("TEXT_TOO_LONG", "600 tokens", field=self.refused)
+
+
+class OtherEncoder(EncoderPort):
+    """Encodes passages with another model than queries."""
+
+    async def encode_passages(self, texts: Sequence[str], **rest: Any) -> Encoded:
+        encoded = await super().encode_passages(texts, **rest)
+        return replace(encoded, model=replace(encoded.model, digest="sha256:other")) if rest["truncate"] else encoded
 
 
 class Stage:
@@ -139,12 +154,16 @@ def found(*ids: int, **fields: Any) -> list[Candidate]:
     return [Candidate(id=one, score=1 - rank / 10, text=f"text {one}", **fields) for rank, one in enumerate(ids)]
 
 
+def candidates(pool: Pool) -> Sequence[Retrieved]:
+    return pool.filled.candidates
+
+
 def ids(pool: Pool) -> list[DocumentId]:
-    return [one.candidate.id for one in pool.candidates]
+    return [one.candidate.id for one in candidates(pool)]
 
 
 def names(pool: Pool) -> list[str]:
-    return [one.name for one in pool.lists]
+    return [one.name for one in pool.filled.lists]
 
 
 # --- lists ---------------------------------------------------------------------------------------------------------
@@ -155,9 +174,9 @@ async def test_by_default_there_is_one_list_of_vectors():
     stage = Stage(ListStore(found(3, 1, 2)))
     pool = await stage.fill()
     assert (ids(pool), names(pool), pool.encoder) == ([3, 1, 2], ["dense"], ENCODER_MODEL)
-    assert [(one.candidate.score, one.lists) for one in pool.candidates] == [(1.0, ()), (0.9, ()), (0.8, ())]
+    assert [(one.candidate.score, one.lists) for one in candidates(pool)] == [(1.0, ()), (0.9, ()), (0.8, ())]
     assert stage.store.asked[0]["limit"] == 3
-    assert [one.passage for one in pool.candidates] == ["text 3", "text 1", "text 2"]
+    assert [one.passage for one in candidates(pool)] == ["text 3", "text 1", "text 2"]
 
 
 async def test_a_lexical_search_encodes_nothing():
@@ -175,9 +194,9 @@ async def test_a_hybrid_search_fuses_both_lists():
     stage = Stage(ListStore(found(1, 2, 3), found(3, 4)))
     pool = await stage.fill(HYBRID, pool_size=4)
     assert names(pool) == ["dense", "lexical"]
-    assert [one.candidate_count for one in pool.lists] == [3, 2]
+    assert [one.candidate_count for one in pool.filled.lists] == [3, 2]
     assert ids(pool) == [3, 1, 2, 4]
-    best = pool.candidates[0]
+    best = candidates(pool)[0]
     assert best.candidate.score == pytest.approx(0.5 / 63 + 0.5 / 61)
     assert best.lists == [ListRank(list="dense", rank=3, score=0.8), ListRank(list="lexical", rank=1, score=1.0)]
 
@@ -265,6 +284,34 @@ async def test_a_phrasing_of_ours_that_is_too_long_is_left_out():
     assert (names(pool), encoder.queries) == (["dense"], [("alpha", "beta"), ("alpha",)])
 
 
+async def test_a_refusal_that_names_no_text_is_the_callers_once():
+    """An encoder that refuses without saying which text is asked once more at most, and its word is passed on."""
+    encoder = PickyEncoder(0)
+    encoder.refused = "request"
+    stage = Stage(ListStore(found(1)), encoder, synonyms=read_synonyms(b"- any: [alpha, beta]", "t"))
+    with pytest.raises(InvalidRequest) as raised:
+        await stage.fill(Retrieval(synonyms=SynonymUse.DENSE))
+    assert (raised.value.field, len(encoder.queries)) == ("request", 2)
+
+
+async def test_synonyms_that_nobody_asked_for_are_not_looked_up():
+    """A search without synonyms does not fail of them."""
+
+    def broken(_: str) -> Synonyms:
+        raise Misconfigured("SYNONYMS_MALFORMED", "c.yaml")
+
+    stage = Stage(ListStore(found(1), found(1)))
+    stage.stage = replace(stage.stage, synonyms=broken)
+    assert ids(await stage.fill(HYBRID)) == [1]
+
+
+async def test_vectors_of_two_encoders_are_never_used_together():
+    """While encoders are replaced, query and passages that two of them encoded are refused and not averaged."""
+    with pytest.raises(Unavailable) as raised:
+        await Stage(ListStore(found(1)), OtherEncoder()).fill(Retrieval(hypothetical_passages=("beta",)))
+    assert (raised.value.reason, raised.value.metadata["stage"]) == ("ENCODER_CHANGING", "encode")
+
+
 # --- the writer ----------------------------------------------------------------------------------------------------
 
 
@@ -292,6 +339,15 @@ async def test_a_writer_that_fails_costs_its_passages_only(error, reason):
     pool = await Stage(ListStore(found(1)), writer=WriterPort(error=error)).fill(Retrieval(write=True))
     assert (ids(pool), names(pool)) == ([1], ["dense"])
     assert (pool.written_count, pool.write_skipped_reason) == (0, reason)
+
+
+async def test_what_was_written_and_cannot_be_encoded_costs_itself_only():
+    """A written passage that the encoder refuses leaves the caller's own passages and the search as they are."""
+    encoder = PickyEncoder(0, passages=True)
+    stage = Stage(ListStore(found(1)), encoder, WriterPort("gamma"))
+    pool = await stage.fill(Retrieval(write=True))
+    assert (ids(pool), names(pool)) == ([1], ["dense"])
+    assert (pool.written_count, pool.write_skipped_reason) == (0, "WRITER_FAILED")
 
 
 async def test_a_gateway_without_a_writer_says_so():
@@ -327,14 +383,55 @@ async def test_groups_are_limited_and_the_pool_is_filled_all_the_same():
     assert stage.store.asked[0]["payload_fields"] == ("n", "source")
 
 
+async def test_a_short_pool_is_worth_more_than_none():
+    """Where the time ends while more is read to fill a pool, what was found is the answer, and says so."""
+    many = [Candidate(id=one, score=-one, text="t", payload={"source": "a"}) for one in range(20)]
+    store = ListStore(many)
+    store.errors = [None, DeadlineSpent("DEADLINE_SPENT", "late")]
+    pool = await Stage(store).fill(diversity=Diversity(group_by="source"))
+    assert (ids(pool), pool.filled.shortfall) == ([0], "DEADLINE_SPENT")
+
+
+async def test_the_first_read_has_no_second_best():
+    """Without any pool the store's failure is the search's."""
+    store = ListStore(found(1))
+    store.errors = [Unavailable("STORE_UNAVAILABLE", "gone")]
+    with pytest.raises(Unavailable):
+        await Stage(store).fill()
+
+
+async def test_large_lists_are_fused_like_small_ones():
+    """Thousands of candidates, which are fused beside the event loop, give the same order and the same ranks."""
+    dense, lexical = found(*range(1_500)), found(*range(1_499, -1, -1))
+    pool = await Stage(ListStore(dense, lexical)).fill(
+        Retrieval(mode=RetrievalMode.HYBRID, depth=1_000), pool_size=200, diversity=Diversity(group_by="none")
+    )
+    assert len(ids(pool)) == 200
+    assert [[one.rank for one in hit.lists] for hit in candidates(pool)][:2] == [[1], [1]]
+
+
 async def test_what_was_read_to_group_by_is_not_returned():
     """The payload of a hit has the keys that were asked for, unless everything was."""
     store = ListStore([Candidate(id=1, score=1, text="t", payload={"source": {"name": "a"}, "n": 1})])
     diversity = Diversity(group_by="source.name")
     some = await Stage(store).fill(diversity=diversity, payload_fields=("n",))
     everything = await Stage(store).fill(diversity=diversity, payload_fields=("*",))
-    assert some.candidates[0].candidate.payload == {"n": 1}
-    assert everything.candidates[0].candidate.payload == {"source": {"name": "a"}, "n": 1}
+    assert candidates(some)[0].candidate.payload == {"n": 1}
+    assert candidates(everything)[0].candidate.payload == {"source": {"name": "a"}, "n": 1}
+
+
+async def test_groups_come_before_marginal_relevance():
+    """A document whose group is full is not there to be chosen, nor to be differed from."""
+    rows = np.eye(3, dtype=np.float32)[[0, 1, 2, 2]]
+    store = ListStore(
+        [
+            Candidate(id=number, score=4.0 - number, text="t", payload={"a": group}, vector=row)
+            for number, (group, row) in enumerate(zip("xxyz", rows, strict=True))
+        ]
+    )
+    both = await Stage(store).fill(diversity=Diversity(mmr_lambda=0, group_by="a"))
+    spread = await Stage(store).fill(diversity=Diversity(mmr_lambda=0))
+    assert (ids(both), ids(spread)) == ([0, 2, 3], [0, 1, 2])
 
 
 async def test_marginal_relevance_reads_vectors_and_returns_none():
@@ -347,7 +444,7 @@ async def test_marginal_relevance_reads_vectors_and_returns_none():
     pool = await Stage(store).fill(diversity=Diversity(mmr_lambda=0.5), pool_size=2)
     assert ids(pool) == [0, 3]
     assert (store.asked[0]["with_vectors"], store.asked[0]["limit"]) == (True, 8)
-    assert all(one.candidate.vector is None for one in pool.candidates)
+    assert all(one.candidate.vector is None for one in candidates(pool))
 
 
 async def test_a_depth_that_is_named_is_read():
@@ -377,10 +474,23 @@ async def test_a_part_can_stand_for_its_document(returned, reranked, identifier,
     part = Part(parent=9, number=1, count=2)
     store.documents = [Document(id="9#1", text="child", part=part, parent_text="whole")]
     pool = await Stage(store).fill(fold_to_parent=True, return_parent=returned, rerank_parent=reranked)
-    best, other = pool.candidates
+    best, other = candidates(pool)
     assert (best.candidate.id, best.candidate.text, best.passage) == (identifier, text, passage)
     assert (best.candidate.score, best.candidate.part) == (0.9, Part(parent=9, number=2, count=2))
     assert (other.candidate.id, other.passage) == (4, "text 4")
+
+
+async def test_lists_that_found_other_parts_agree_on_their_document():
+    """A document that each list finds by another part is one candidate with both ranks; its best part stands for it."""
+
+    def part(parent: int, number: int, score: float) -> Candidate:
+        belongs = Part(parent=parent, number=number, count=2)
+        return Candidate(id=f"{parent}#{number}", score=score, text="t", part=belongs)
+
+    store = ListStore([part(9, 1, 0.9), part(8, 1, 0.8)], [part(9, 2, 7.0), part(8, 1, 6.0)])
+    pool = await Stage(store).fill(HYBRID, fold_to_parent=True)
+    assert ids(pool) == ["9#1", "8#1"]
+    assert [(one.list, one.rank) for one in candidates(pool)[0].lists] == [("dense", 1), ("lexical", 1)]
 
 
 async def test_a_document_that_was_split_before_texts_were_kept_is_named():
@@ -397,7 +507,7 @@ async def test_a_document_that_is_gone_since_the_search_is_its_part():
     """What was deleted between search and read costs its whole text and not the search."""
     store = ListStore([Candidate(id="9#1", score=1, text="child", part=Part(parent=9, number=1, count=2))])
     pool = await Stage(store).fill(fold_to_parent=True, return_parent=True, rerank_parent=True)
-    assert [(one.candidate.id, one.passage) for one in pool.candidates] == [("9#1", "child")]
+    assert [(one.candidate.id, one.passage) for one in candidates(pool)] == [("9#1", "child")]
 
 
 async def test_the_reranker_reads_what_the_pool_says():

@@ -7,8 +7,8 @@ from fakes import ENCODER_MODEL, RERANKER_MODEL
 
 from gateway.metrics import SearchMetrics
 from gateway.pipeline import Hit, Result
+from gateway.pool import ListReport
 from gateway.ports import Candidate, Scored
-from gateway.retrieval import ListReport
 from gateway.search_query import RerankMode, Retrieval, RetrievalMode, SearchQuery
 from serving.metrics import ServerMetrics
 
