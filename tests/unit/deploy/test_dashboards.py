@@ -10,6 +10,8 @@ import yaml
 from deploy_files import COMPOSE, compose
 from monitoring_files import DASHBOARDS, LEGEND, documented, panels, parsed, rules
 
+from gateway.timings import STAGES
+
 RECORDED = {rule["record"] for rule in rules() if "record" in rule}
 SOURCES = {
     source["uid"]: source
@@ -122,6 +124,23 @@ def test_a_slow_search_leads_to_its_trace():
     for target in asked:
         (name,) = parsed(target["expr"]).series
         assert name.endswith("_stage_seconds_bucket")
+
+
+@pytest.mark.parametrize("title", ["Where the time of a search goes", "Share of the time"])
+def test_every_stage_of_a_search_has_its_part_of_the_time(title: str):
+    """A stage that the gateway measures and a panel leaves out would make its bars add up to less than the whole."""
+    (panel,) = [panel for panel in panels(DASHBOARDS["request.json"]) if panel["title"] == title]
+    shown = " ".join(target["expr"] for target in panel["targets"])
+    assert {*STAGES, "all"} == {name for each in re.findall(r'stage=~?"([^"]+)"', shown) for name in each.split("|")}
+
+
+def test_what_few_searches_do_is_stacked_as_what_all_took():
+    """The sum of a stage that is observed of some searches only is divided by all: its mean would be too high a bar."""
+    (panel,) = [panel for panel in panels(DASHBOARDS["request.json"]) if "stacked" in panel["description"]]
+    (written,) = [target["expr"] for target in panel["targets"] if 'stage="write"' in target["expr"]]
+    total, count = written.split(" / ")
+    assert 'gateway_stage_seconds_sum{stage="write"' in total
+    assert 'gateway_stage_seconds_count{stage="all", part="total"' in count
 
 
 def test_files_are_written_as_they_are_edited():

@@ -1,5 +1,6 @@
 """The Kubernetes files: valid, hardened, in agreement with settings, metrics and each other."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -21,6 +22,7 @@ from deploy_files import (
 )
 from prometheus_client import generate_latest
 
+from gateway.stores.qdrant_probe import CORPUS_VERSION
 from serving.metrics import BatchMetrics, ServerMetrics
 
 BASE = KUBERNETES / "base"
@@ -179,7 +181,7 @@ def test_what_is_not_allowed_is_forbidden():
 
 @pytest.mark.parametrize("name", [*MODELS, "qdrant"])
 def test_only_the_gateway_calls_models_and_documents(name: str):
-    """Calls come from the gateway, metrics are read from monitoring, and models reach nothing (their own aside)."""
+    """Calls come from the gateway, metrics are read from monitoring, and models reach nothing by themselves."""
     callers = [source for each in policies_for(name) for rule in each["spec"]["ingress"] for source in rule["from"]]
     pods = {source["podSelector"]["matchLabels"][NAME] for source in callers if "podSelector" in source}
     others = [source["namespaceSelector"]["matchLabels"] for source in callers if "namespaceSelector" in source]
@@ -205,6 +207,16 @@ def test_the_gateway_reaches_what_it_calls_and_nothing_else():
     to_pods = {to["podSelector"]["matchLabels"][NAME]: ports for to, ports in ways if "podSelector" in to}
     assert to_pods == {"encoder": [PORTS["encoder"]], "reranker": [PORTS["reranker"]], "qdrant": [6334]}
     assert [ports for to, ports in ways if "podSelector" not in to] == [[53, 53]]
+
+
+def test_the_policy_that_lets_the_gateway_out_to_a_writer_is_valid():
+    """The example of docs/deploy.md is a policy, of the gateway's pods, which lets nothing in and opens one port."""
+    (example,) = re.findall(r"```yaml\n(.*?)```", (KUBERNETES.parent / "docs" / "deploy.md").read_text(), re.DOTALL)
+    policy = yaml.safe_load(example)
+    kubernetes_validate.validate(policy, VERSION, strict=True)
+    assert policy["spec"]["podSelector"] == one("NetworkPolicy", "gateway")["spec"]["podSelector"]
+    assert policy["spec"]["policyTypes"] == ["Egress"]
+    assert [rule["ports"] for rule in policy["spec"]["egress"]] == [[{"port": 443, "protocol": "TCP"}]]
 
 
 @pytest.mark.parametrize("name", SERVERS)
@@ -272,13 +284,20 @@ def test_a_gpu_is_asked_for_and_insisted_on(name: str, monkeypatch: pytest.Monke
 
 
 def test_qdrant_is_where_gateway_and_policies_look():
-    """The chart's values keep the key in the secret that the gateway mounts, and the version that compose has."""
+    """The chart's values keep the key in the secret that the gateway mounts, and the version of compose and docs."""
     values = yaml.safe_load((KUBERNETES / "qdrant" / "values.yaml").read_text())
     secret = values["apiKey"]["valueFrom"]["secretKeyRef"]
     (mounted,) = [volume["secret"] for volume in pod("gateway")["volumes"] if "secret" in volume]
     assert (secret["name"], secret["key"]) == (mounted["secretName"], mounted["items"][0]["key"])
     gateway = env_file(BASE / "settings" / "gateway.env")
     assert gateway["TWOSTAGE_GATEWAY_QDRANT_API_KEY_FILE"] == "/run/secrets/qdrant/api-key"
-    compose = (KUBERNETES.parent / "compose" / "compose.yaml").read_text()
-    assert f"qdrant/qdrant:{values['image']['tag']}-unprivileged" in compose
+    for path in ("compose/compose.yaml", "docs/deploy.md"):
+        named = re.findall(r"qdrant/qdrant:([\w.-]+)", (KUBERNETES.parent / path).read_text())
+        assert set(named) == {f"{values['image']['tag']}-unprivileged"}, path
     assert set(SETTINGS) == set(SERVERS)
+
+
+def test_qdrant_is_new_enough_for_words_of_keys_with_a_scope():
+    """The version that is deployed is one that the gateway takes for lexical searches of documents of one tenant."""
+    tag = yaml.safe_load((KUBERNETES / "qdrant" / "values.yaml").read_text())["image"]["tag"]
+    assert tuple(map(int, tag.removeprefix("v").split(".")[:2])) >= CORPUS_VERSION
