@@ -55,7 +55,10 @@ MmrLambda = Annotated[
     float | None, typer.Option("--mmr-lambda", min=0, max=1, help="Marginal relevance: 1 relevance, 0 difference.")
 ]
 GroupBy = Annotated[str, typer.Option("--group-by", metavar="KEY", help="Payload key; few documents per value of it.")]
-GroupSize = Annotated[int, typer.Option("--group-size", min=1, max=200, help="Documents per value of --group-by.")]
+GroupSize = Annotated[
+    int | None,
+    typer.Option("--group-size", min=1, max=200, help="Documents per value of --group-by.", show_default="1"),
+]
 ReturnParent = Annotated[
     bool, typer.Option("--return-parent", help="Show the whole document instead of its best part.")
 ]
@@ -92,6 +95,6 @@ def retrieval_message(
     )
 
 
-def diversity_message(*, mmr_lambda: float | None, group_by: str, group_size: int) -> pb.Diversity:
+def diversity_message(*, mmr_lambda: float | None, group_by: str, group_size: int | None) -> pb.Diversity:
     """Make the message of what keeps a pool from being full of likes."""
     return pb.Diversity(mmr_lambda=mmr_lambda, group_by=group_by, group_size=group_size)

@@ -48,7 +48,7 @@ def search(
     depth: wanted.Depth = None,
     mmr_lambda: wanted.MmrLambda = None,
     group_by: wanted.GroupBy = "",
-    group_size: wanted.GroupSize = 1,
+    group_size: wanted.GroupSize = None,
     fold_to_parent: Annotated[
         bool, typer.Option("--fold-to-parent", help="Of a split document show its best part only.")
     ] = False,

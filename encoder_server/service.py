@@ -277,8 +277,14 @@ def _embedding(one: Encoded, *, packed: bool, cached: bool) -> pb.Embedding:
 def _split_text(text: str, pieces: Sequence[Piece]) -> pb.SplitText:
     """Write passages in bytes, which every language counts alike."""
     passages = []
+    at = begin = 0  # the beginning of the latest piece, in characters and in bytes; the next begins no earlier
     for piece in pieces:
-        begin = len(text[: piece.begin].encode("utf-8", "replace"))
-        end = begin + len(text[piece.begin : piece.end].encode("utf-8", "replace"))
+        begin += _byte_count(text[at : piece.begin])
+        at = piece.begin
+        end = begin + _byte_count(text[at : piece.end])
         passages.append(pb.Passage(begin=begin, end=end, token_count=piece.token_count))
     return pb.SplitText(passages=passages)
+
+
+def _byte_count(text: str) -> int:
+    return len(text.encode("utf-8", "replace"))

@@ -30,6 +30,8 @@ MAX_POOL_SIZE = 200
 DEFAULT_TOP_K = 5
 MAX_DOCUMENTS = 256
 MAX_PAYLOAD_FIELDS = 256
+LIST_RANK_BYTES = 16
+"""Of a list's rank and score in a hit, beside its name."""
 
 RERANK_MODES = {
     pb.RERANK_UNSPECIFIED: RerankMode.REQUIRED,
@@ -84,7 +86,7 @@ def search_of(request: pb.SearchRequest) -> SearchQuery:
         rerank=RERANK_MODES[request.rerank],
         payload_fields=tuple(request.payload_fields),
         priority=PRIORITIES[request.priority],
-        retrieval=retrieval_of(request.retrieval, pool_size),
+        retrieval=retrieval_of(request.retrieval, request.query, pool_size),
         diversity=diversity_of(request.diversity),
         fold_to_parent=request.fold_to_parent,
         return_parent=request.return_parent,
@@ -178,10 +180,11 @@ def _degradation(result: Result) -> pb.Degradation:
 
 
 def hit_bytes(hit: Hit, *, with_text: bool) -> int:
-    """Estimate how large a hit is in an answer: its text and payload."""
+    """Estimate how large a hit is in an answer: its text, its payload, and where each list had it."""
     candidate = hit.candidate
     text = len(candidate.text.encode("utf-8", "replace")) if with_text and candidate.text else 0
-    return text + (struct_of(candidate.payload).ByteSize() if candidate.payload else 0)
+    payload = struct_of(candidate.payload).ByteSize() if candidate.payload else 0
+    return text + payload + sum(len(one.list) + LIST_RANK_BYTES for one in hit.lists)
 
 
 def document_message(document: Document) -> pb.Document:

@@ -217,7 +217,7 @@ def _indexes_of(messages: Sequence[pb.PayloadIndex], field: str) -> Sequence[Pay
 def _index_of(message: pb.PayloadIndex, field: str) -> PayloadIndex:
     if message.type not in INDEX_KINDS:
         raise InvalidRequest("ENUM_UNKNOWN", f"no such value: {message.type}", field=f"{field}.type")
-    key = payload_key(message.key, field)
+    key = payload_key(message.key, f"{field}.key")
     if '"' in key or "\\" in key:
         raise InvalidRequest("KEY", "a key without quotation marks and backslashes is wanted", field=f"{field}.key")
     return PayloadIndex(key=key, kind=INDEX_KINDS[message.type])

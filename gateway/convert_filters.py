@@ -59,7 +59,7 @@ def _condition_of(message: pb.Condition, field: str, depth: int) -> Condition:
 
 
 def _exists_of(message: pb.Exists, field: str) -> Exists:
-    return Exists(key=payload_key(message.key, field))
+    return Exists(key=payload_key(message.key, f"{field}.key"))
 
 
 def _has_id_of(message: pb.HasId, field: str) -> HasId:
@@ -76,7 +76,7 @@ def _any_of(message: pb.AnyOf, field: str) -> AnyOf:
     if not one_kind or len(values) > MAX_VALUES:
         wanted = f"1 to {MAX_VALUES} values, all text or all whole numbers, or one truth value, are wanted"
         raise InvalidRequest("VALUES", wanted, field=f"{field}.values")
-    return AnyOf(key=payload_key(message.key, field), values=values)
+    return AnyOf(key=payload_key(message.key, f"{field}.key"), values=values)
 
 
 def _range_of(message: pb.Range, field: str) -> Range:
@@ -85,14 +85,14 @@ def _range_of(message: pb.Range, field: str) -> Range:
         raise InvalidRequest("RANGE_EMPTY", "at least one bound is required", field=field)
     if not all(map(math.isfinite, bounds.values())):
         raise InvalidRequest("RANGE_BOUND", "a bound is not finite", field=field)
-    return Range(key=payload_key(message.key, field), **bounds)
+    return Range(key=payload_key(message.key, f"{field}.key"), **bounds)
 
 
 def _date_range_of(message: pb.DateRange, field: str) -> DateRange:
     bounds = {name: _instant(getattr(message, name), field) for name in BOUNDS if message.HasField(name)}
     if not bounds:
         raise InvalidRequest("RANGE_EMPTY", "at least one bound is required", field=field)
-    return DateRange(key=payload_key(message.key, field), **bounds)
+    return DateRange(key=payload_key(message.key, f"{field}.key"), **bounds)
 
 
 def _instant(message: Timestamp, field: str) -> datetime:
@@ -109,7 +109,7 @@ def _text_match_of(message: pb.TextMatch, field: str) -> TextMatch:
     if size > MAX_MATCH_BYTES or not any(map(str.isalnum, message.text)):
         wanted = f"{size} bytes, 1 to {MAX_MATCH_BYTES} with a letter or digit are wanted"
         raise InvalidRequest("TEXT_MATCH", wanted, field=f"{field}.text")
-    return TextMatch(key=payload_key(message.key, field), text=message.text)
+    return TextMatch(key=payload_key(message.key, f"{field}.key"), text=message.text)
 
 
 _READERS: Mapping[str, Callable[[Any, str], Condition]] = {

@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
+from gateway.convert_values import MAX_LANGUAGE_CHARACTERS
 from gateway.parameters import LexicalParameters, LexicalTokenizer
 from retrieval.gateway.v1 import gateway_pb2 as pb
 from serving.errors import InvalidRequest
 
 MAX_STOP_WORDS = 1_000
 MAX_WORD_CHARACTERS = 128
-MAX_LANGUAGE_CHARACTERS = 64
 DEFAULTS = LexicalParameters()
 Numbered: TypeAlias = Literal["k1", "b", "average_words"]
 LIMITS: Mapping[Numbered, tuple[int, int]] = {"k1": (0, 10), "b": (0, 1), "average_words": (1, 1_000_000)}

@@ -4,11 +4,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from gateway.convert_values import check_range, check_text, payload_key
+from gateway.convert_values import MAX_LANGUAGE_CHARACTERS, check_range, check_text, payload_key
 from gateway.diversity import Diversity
 from gateway.fusion import Fusion, FusionMethod, ListRank
-from gateway.retrieval import ListReport
+from gateway.pool import ListReport
 from gateway.search_query import MAX_DEPTH, HypotheticalUse, Retrieval, RetrievalMode, SynonymUse
+from gateway.synonyms import MAX_VARIANTS
 from retrieval.gateway.v1 import gateway_pb2 as pb
 from serving.errors import InvalidRequest
 from serving.timing import to_duration
@@ -19,7 +20,8 @@ MAX_TEXTS = 8
 """Alternatives, and hypothetical passages: each costs a vector and a list."""
 MAX_RRF_K = 10_000
 MAX_GROUP_SIZE = 200
-MAX_LANGUAGE_CHARACTERS = 64
+MAX_CANDIDATES = 20_000
+"""Most documents that one search reads, where it says how many of each list: of all its lists together."""
 
 MODES = {
     pb.RETRIEVAL_MODE_UNSPECIFIED: RetrievalMode.DENSE,
@@ -47,11 +49,12 @@ SYNONYM_USES = {
 }
 
 
-def retrieval_of(message: pb.Retrieval, pool_size: int) -> Retrieval:
+def retrieval_of(message: pb.Retrieval, query: str, pool_size: int) -> Retrieval:
     """Read what fills a pool.
 
     Raises:
-        InvalidRequest: A field is out of range, or contradicts the mode.
+        InvalidRequest: A field is out of range, contradicts the mode or repeats a text, or the lists are too many for
+            their depth.
     """
     depth = message.depth if message.HasField("depth") else None
     if depth is not None:
@@ -71,6 +74,10 @@ def retrieval_of(message: pb.Retrieval, pool_size: int) -> Retrieval:
         depth=depth,
     )
     _check_mode(retrieval)
+    _check_different(query, retrieval.alternatives)
+    if depth is not None and _most_lists(retrieval) * depth > MAX_CANDIDATES:
+        wanted = f"{depth} of up to {_most_lists(retrieval)} lists, at most {MAX_CANDIDATES} documents are read in all"
+        raise InvalidRequest("TOO_MANY_CANDIDATES", wanted, field="retrieval.depth")
     return retrieval
 
 
@@ -78,12 +85,16 @@ def diversity_of(message: pb.Diversity) -> Diversity:
     """Read what keeps a pool from being full of likes.
 
     Raises:
-        InvalidRequest: A field is out of range.
+        InvalidRequest: A field is out of range, or there is a `group_size` without `group_by`.
     """
     size = message.group_size if message.HasField("group_size") else Diversity().group_size
     check_range(size, MAX_GROUP_SIZE, "diversity.group_size")
     if message.group_by:
         payload_key(message.group_by, "diversity.group_by")
+        if not all(message.group_by.split(".")):
+            raise InvalidRequest("KEY", "a part between dots is empty", field="diversity.group_by")
+    elif message.HasField("group_size"):
+        raise InvalidRequest("GROUP_BY_REQUIRED", "only with group_by", field="diversity.group_size")
     return Diversity(
         mmr_lambda=_share(message, "mmr_lambda", None, "diversity"), group_by=message.group_by, group_size=size
     )
@@ -120,6 +131,26 @@ def _check_mode(retrieval: Retrieval) -> None:
         raise InvalidRequest("MODE_MISMATCH", "not under RETRIEVAL_MODE_LEXICAL", field=f"retrieval.{field}")
     if (retrieval.synonyms.words and not retrieval.lexical) or (retrieval.synonyms.vectors and not retrieval.dense):
         raise InvalidRequest("MODE_MISMATCH", "the mode has no such lists", field="retrieval.synonyms")
+
+
+def _check_different(query: str, alternatives: Sequence[str]) -> None:
+    """Refuse what would be a list of its own and weigh twice."""
+    seen = {query.strip()}
+    for index, text in enumerate(alternatives):
+        if text.strip() in seen:
+            message = "the same as the query or an alternative before it"
+            raise InvalidRequest("TEXT_DUPLICATE", message, field=f"retrieval.alternatives[{index}]")
+        seen.add(text.strip())
+
+
+def _most_lists(retrieval: Retrieval) -> int:
+    """Count the lists that there are at most: how many synonyms and written passages there will be shows later."""
+    phrasings = 1 + len(retrieval.alternatives)
+    fused = retrieval.hypothetical_use is HypotheticalUse.FUSE
+    passages = len(retrieval.hypothetical_passages) + (MAX_TEXTS if retrieval.write else 0)
+    variants = MAX_VARIANTS if retrieval.synonyms.vectors else 0
+    dense = phrasings + variants + (passages if fused else 0)
+    return dense * retrieval.dense + phrasings * retrieval.lexical
 
 
 def _texts_of(texts: Sequence[str], field: str) -> Sequence[str]:

@@ -19,6 +19,7 @@ MAX_TEXT_BYTES = 65_536
 MAX_PAYLOAD_BYTES = 65_536
 MAX_IDS = 1_000
 MAX_KEY_CHARACTERS = 512
+MAX_LANGUAGE_CHARACTERS = 64
 # Beyond this a double no longer tells neighbouring whole numbers apart.
 MAX_EXACT = 2**53
 RESERVED_PREFIX = "_twostage"
@@ -60,10 +61,10 @@ def id_of(message: pb.DocumentId, field: str) -> DocumentId:
 
 
 def payload_key(key: str, field: str) -> str:
-    """Check a payload key."""
+    """Check a payload key, which stands in `field`."""
     if not key or key.startswith(RESERVED_PREFIX) or len(key) > MAX_KEY_CHARACTERS:
         wanted = f"a payload key of the caller's is required, of at most {MAX_KEY_CHARACTERS} characters"
-        raise InvalidRequest("KEY", wanted, field=f"{field}.key")
+        raise InvalidRequest("KEY", wanted, field=field)
     return key
 
 

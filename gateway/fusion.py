@@ -82,7 +82,8 @@ def fuse(lists: Sequence[WeightedList], fusion: Fusion, *, limit: int | None = N
     """Make one list of several: highest fused score first, equal scores by id.
 
     One list stays as it is, with its order and its scores. Several are fused even where only one found anything. What
-    only lists of weight 0 have gets the score 0 from them. A document counts once in a list, at its first place.
+    only lists of weight 0 have gets the score 0 from them and comes last, also behind what a list that counts scales
+    to 0. A document counts once in a list, at its first place.
 
     Args:
         lists: Any number.
@@ -102,7 +103,8 @@ def fuse(lists: Sequence[WeightedList], fusion: Fusion, *, limit: int | None = N
             places.setdefault(place.candidate.id, []).append(place)
     # An exact sum is the same in whatever order the lists come.
     scores = {document: fsum(place.share for place in some) for document, some in places.items()}
-    order = sorted(places, key=lambda document: (-scores[document], sort_key(document)))
+    counted = {document for document, some in places.items() if any(place.counts for place in some)}
+    order = sorted(places, key=lambda document: (document not in counted, -scores[document], sort_key(document)))
     return [_fused(places[document], scores[document]) for document in order[:limit]]
 
 
@@ -142,13 +144,16 @@ class _Place(NamedTuple):
     rank: int
     candidate: Candidate
     share: float
+    counts: bool
+    """Whether the list has a say in the order."""
 
 
 def _places(one: WeightedList, fusion: Fusion) -> list[_Place]:
     candidates = _distinct(one.candidates)
     shares = _shares([candidate.score for candidate in candidates], one.weight, fusion)
+    counts = one.weight > 0 or fusion.method is FusionMethod.DBSF
     pairs = zip(candidates, shares, strict=True)
-    return [_Place(one.name, rank, candidate, share) for rank, (candidate, share) in enumerate(pairs, 1)]
+    return [_Place(one.name, rank, candidate, share, counts) for rank, (candidate, share) in enumerate(pairs, 1)]
 
 
 def _fused(places: Sequence[_Place], score: float) -> Fused:

@@ -128,7 +128,7 @@ async def _read_on(
         ended = all(len(one.candidates) < depth for one in found.lists)
         if len(pool) >= search.pool_size or ended or depth >= search.pool_size * MOST_DEEPER:
             return read
-        depth *= DEEPER
+        depth = min(DEEPER * depth, MOST_DEEPER * search.pool_size)
 
 
 async def _found(

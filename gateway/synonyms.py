@@ -7,21 +7,24 @@
     - from: vpn                            # one-way: "vpn" also looks for "remote access", and not the other way round
       to: [remote access, tunnel]
 
-Phrases are compared word by word, case aside; a word is a longest run of letters, digits and underscores. Where two
+Phrases are compared word by word, case aside; a word is a longest run of letters, numbers, underscores and the marks
+on them. Phrases and queries are composed first (NFC), so that an accent is the same however it was typed. Where two
 phrases begin at one word of a query, the longer one counts. The name is the one that a search uses, be it an alias.
 """
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, NamedTuple, Self
+from unicodedata import category, normalize
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from serving.errors import Misconfigured
-from serving.watched import Watched
+from serving.watched import EVERY_S, Watched
 
 MAX_ENTRIES = 10_000
 MAX_VARIANTS = 4
@@ -29,8 +32,17 @@ MAX_VARIANTS = 4
 MAX_WORDS = 32
 """Phrases that are added to one lexical query."""
 
-_WORD = re.compile(r"\w+")
-Phrase = Annotated[str, Field(min_length=1, max_length=256)]
+MAX_NAMES = 1_000
+"""Collections without a file that are remembered: names come from callers."""
+
+log = logging.getLogger(__name__)
+
+
+def _composed(text: str) -> str:
+    return normalize("NFC", text)
+
+
+Phrase = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_composed)]
 Words = tuple[str, ...]
 
 
@@ -55,16 +67,17 @@ class Entry(BaseModel):
             raise ValueError("from and to come together")
         for phrase in (*self.any, *self.to, *((self.source,) if self.source else ())):
             if not _words(phrase):
-                raise ValueError(f"{phrase!r} has no word")
+                raise ValueError("a phrase has no word")
         return self
 
     @property
     def rules(self) -> Iterable[tuple[str, Sequence[str]]]:
-        """A phrase, and what stands for it."""
-        if self.source:
-            yield self.source, self.to
-        for phrase in self.any:
-            yield phrase, [other for other in self.any if other != phrase]
+        """A phrase, and what stands for it: nothing that differs in case only, because words are compared without."""
+        pairs = [(self.source, self.to)] if self.source else [(phrase, self.any) for phrase in self.any]
+        for phrase, texts in pairs:
+            others = [text for text in texts if text.casefold() != phrase.casefold()]
+            if others:
+                yield phrase, others
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +105,7 @@ class Synonyms:
         rules: dict[Words, list[tuple[str, Sequence[str]]]] = {}
         for entry in entries:
             for phrase, replacements in entry.rules:
-                rules.setdefault(_words(phrase), []).append((entry.language, replacements))
+                rules.setdefault(_words(phrase), []).append((entry.language.casefold(), replacements))
         return cls(tuple(entries), rules, max(map(len, rules), default=0))
 
     def words(self, query: str, language: str = "") -> Sequence[str]:
@@ -100,17 +113,18 @@ class Synonyms:
 
         Args:
             query: The query.
-            language: Its language; entries of others do not count. Empty is any.
+            language: Its language, case aside; entries of others do not count. Empty is any.
         """
-        found = [text for match in self._matches(query, language) for text in match.replacements]
+        found = [text for match in self._matches(_composed(query), language) for text in match.replacements]
         return list(dict.fromkeys(found))[:MAX_WORDS]
 
     def variants(self, query: str, language: str = "") -> Sequence[str]:
         """Return the query with one phrase replaced at a time, at most 4 times; see `words` for the arguments.
 
         The synonyms of a phrase come in the order of the file, those of several phrases by turns, so that no phrase
-        takes up all the room.
+        takes up all the room. The rest of the query is composed (NFC).
         """
+        query = _composed(query)
         made: dict[str, None] = {}
         matches = list(self._matches(query, language))
         for turn in range(max((len(match.replacements) for match in matches), default=0)):
@@ -121,14 +135,14 @@ class Synonyms:
         return list(made)[:MAX_VARIANTS]
 
     def _matches(self, query: str, language: str) -> Iterable[_Match]:
-        """Find phrases from left to right; the longest at each place, no word twice."""
-        places = list(_WORD.finditer(query))
-        words = [place.group().casefold() for place in places]
+        """Find phrases of a composed query from left to right; the longest at each place, no word twice."""
+        spans = _spans(query)
+        words = [query[begin:end].casefold() for begin, end in spans]
         at = 0
         while at < len(words):
-            size, replacements = self._longest_at(words, at, language)
+            size, replacements = self._longest_at(words, at, language.casefold())
             if size:
-                yield _Match(places[at].start(), places[at + size - 1].end(), replacements)
+                yield _Match(spans[at][0], spans[at + size - 1][1], replacements)
             at += max(1, size)
 
     def _longest_at(self, words: Sequence[str], at: int, language: str) -> tuple[int, Sequence[str]]:
@@ -141,6 +155,7 @@ class Synonyms:
 
 
 NO_SYNONYMS = Synonyms()
+_KEYS = {"any", "from", "to", "language"}
 _FILE = TypeAdapter(Annotated[list[Entry], Field(max_length=MAX_ENTRIES)])
 
 
@@ -158,45 +173,86 @@ def read_synonyms(data: bytes, name: str) -> Synonyms:
         return Synonyms.of(_FILE.validate_python(yaml.safe_load(data) or []))
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
+        # A key that is none of ours may be a phrase in the wrong place.
+        where = ".".join(str(part) for part in first["loc"] if isinstance(part, int) or part in _KEYS)
         raise Misconfigured("SYNONYMS_MALFORMED", f"{name}: {where}: {first['msg']}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise Misconfigured("SYNONYMS_MALFORMED", f"{name} is no YAML in UTF-8") from error
+    except (yaml.YAMLError, ValueError, RecursionError):
+        # Without it as the cause: its words quote the file.
+        raise Misconfigured("SYNONYMS_MALFORMED", f"{name} is no YAML in UTF-8") from None
+
+
+class _Look(NamedTuple):
+    """What came of looking for a file that was not there, or not right, so far."""
+
+    due: float
+    """When to look again, in monotonic seconds."""
+    complaint: str = ""
 
 
 class SynonymBook:
     """The files of a directory; each is read again when it changes, and found when it comes.
 
+    Once it is made no file fails a search: one that cannot be read is logged once, and what was read before stays in
+    force, which is nothing for a file that has come since.
+
     Args:
         directory: Where they are; None is nowhere.
+        clock: Monotonic seconds.
 
     Raises:
         Misconfigured: A file that is there cannot be read or is malformed.
     """
 
-    def __init__(self, directory: Path | None) -> None:
-        self._directory = directory
-        self._files: dict[str, Watched[Synonyms]] = {}
-        for path in () if directory is None else sorted(directory.glob("*.yaml")):
-            self.of(path.stem)
+    def __init__(self, directory: Path | None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._directory, self._clock = directory, clock
+        self._looks: dict[str, _Look] = {}
+        paths = () if directory is None else sorted(directory.glob("*.yaml"))
+        self._files = {path.stem: self._watched(path) for path in paths}
 
     def of(self, collection: str) -> Synonyms:
-        """Return a collection's synonyms, none where it has no file.
-
-        Raises:
-            Misconfigured: A file that has come since cannot be read or is malformed.
-        """
+        """Return a collection's synonyms, none where it has no file; a new one is found within a second."""
+        if self._directory is not None and collection not in self._files:
+            self._look(self._directory / f"{collection}.yaml")
         known = self._files.get(collection)
-        if known is not None:
-            return known.current()
-        if self._directory is None:
-            return NO_SYNONYMS
-        path = self._directory / f"{collection}.yaml"
-        if not path.is_file():
-            return NO_SYNONYMS
-        watched = self._files[collection] = Watched([path], lambda contents: read_synonyms(contents[0], path.name))
-        return watched.current()
+        return NO_SYNONYMS if known is None else known.current()
+
+    def _look(self, path: Path) -> None:
+        """Look for a file that has not been read yet, unless it has just been looked for."""
+        now = self._clock()
+        last = self._looks.get(path.stem, _Look(now))
+        if now < last.due:
+            return
+        complaint = ""
+        try:
+            if path.is_file():
+                self._files[path.stem] = self._watched(path)
+                log.info("read: %s", path)
+        except Misconfigured as error:
+            complaint = error.message
+            if complaint != last.complaint:
+                log.error("%s: %s; going on without it", error.reason, complaint)
+        while len(self._looks) >= MAX_NAMES:
+            self._looks.pop(next(iter(self._looks)))
+        self._looks[path.stem] = _Look(now + EVERY_S, complaint)
+
+    def _watched(self, path: Path) -> Watched[Synonyms]:
+        return Watched([path], lambda contents: read_synonyms(contents[0], path.name), clock=self._clock)
 
 
 def _words(phrase: str) -> Words:
-    return tuple(word.casefold() for word in _WORD.findall(phrase))
+    return tuple(phrase[begin:end].casefold() for begin, end in _spans(phrase))
+
+
+def _spans(text: str) -> Sequence[tuple[int, int]]:
+    """Return where words begin and end; a mark goes on with a word and begins none.
+
+    Not a pattern's class of word characters, which has no marks and so cuts words of Hindi and of many other scripts.
+    """
+    spans: list[tuple[int, int]] = []
+    for at, character in enumerate(text):
+        kind = category(character)[0]
+        goes_on = bool(spans) and spans[-1][1] == at
+        if kind in "LN" or character == "_" or (kind == "M" and goes_on):
+            begin = spans.pop()[0] if goes_on else at
+            spans.append((begin, at + 1))
+    return spans

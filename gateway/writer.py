@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Any, Self
+from unicodedata import category
 
 import httpx
 
@@ -103,7 +104,7 @@ async def _read(response: httpx.Response) -> Any:
             raise InferenceFailed("WRITER_FAILED", f"the writer's answer is over {MAX_ANSWER_BYTES} bytes")
     try:
         return json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter of lists within lists
         raise InferenceFailed("WRITER_FAILED", "the writer's answer is no JSON") from None
 
 
@@ -112,7 +113,8 @@ def _passages(answer: Any) -> Sequence[str]:
         contents = [choice["message"]["content"] for choice in answer["choices"]]
     except (LookupError, TypeError):
         raise InferenceFailed("WRITER_FAILED", "the writer's answer is no chat completion") from None
-    passages = [_cut(content.strip()) for content in contents if isinstance(content, str) and content.strip()]
+    passages = [_cut(content.strip()) for content in contents if isinstance(content, str)]
+    passages = [passage for passage in passages if not _blank(passage)]
     if not passages:
         raise InferenceFailed("WRITER_FAILED", "the writer wrote nothing")
     return passages
@@ -121,3 +123,8 @@ def _passages(answer: Any) -> Sequence[str]:
 def _cut(passage: str) -> str:
     """Cut to what an encoder takes; what is over its tokens is cut there."""
     return passage.encode("utf-8", "ignore")[:MAX_PASSAGE_BYTES].decode("utf-8", "ignore")
+
+
+def _blank(passage: str) -> bool:
+    """Tell whether nothing in it is visible: only separators, controls, and what formats or is unassigned."""
+    return all(category(character)[0] in "ZC" for character in passage)

@@ -8,6 +8,8 @@ from factories import encoder_settings
 from model_rigs import PASSAGE, QUERY, EncoderRig, open_encoder
 from rigs import failure
 
+from encoder_server.service import _split_text
+from encoder_server.splitting import Piece
 from retrieval.encoder.v1 import encoder_pb2 as pb
 from serving.bundle import Bundle
 
@@ -20,6 +22,18 @@ TEXTS = [
 ]
 
 EIGHTHS: list[Any] = [{}, {"overlap_tokens": 4}]
+
+
+class Counted(str):
+    """A text that counts the characters that are read of it."""
+
+    __slots__ = ("read",)
+    read: int
+
+    def __getitem__(self, key: Any) -> str:
+        part = super().__getitem__(key)
+        self.read += len(part)
+        return part
 
 
 @pytest.fixture
@@ -91,6 +105,22 @@ async def test_every_sentence_is_a_passage_also_of_a_short_text(encoder: Encoder
     request = pb.SplitRequest(texts=[text], input_type=PASSAGE, per_sentence=True, overlap_tokens=32)
     (split,) = (await encoder.stub.Split(request)).texts
     assert cut(text, split) == ["What is tea?", "A river.", "What is panda?"]
+
+
+@pytest.mark.parametrize(("step", "size"), [(7, 7), (7, 4), (7, 13)])
+def test_passages_are_measured_in_bytes_without_reading_the_text_again(step: int, size: int) -> None:
+    """Side by side, with gaps and with overlap, bounds are right, and a text of many passages is read but thrice."""
+    text = Counted("aé字𝄞" * 2_000)
+    text.read = 0
+    pieces = [
+        Piece(begin=begin, end=min(begin + size, len(text)), token_count=begin) for begin in range(0, len(text), step)
+    ]
+    passages = _split_text(text, pieces).passages
+    assert text.read <= 3 * len(text)
+    plain = str(text)
+    assert [(one.begin, one.end, one.token_count) for one in passages] == [
+        (len(plain[: one.begin].encode()), len(plain[: one.end].encode()), one.token_count) for one in pieces
+    ]
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,14 @@ import grpc
 import pytest
 from rigs import COLLECTION, Rig, document, failure, numbers, open_rig, request
 
+from gateway.convert import hit_bytes
+from gateway.convert_retrieval import MAX_CANDIDATES, rank_messages, retrieval_of
+from gateway.fusion import ListRank
+from gateway.pipeline import Hit
+from gateway.ports import Candidate
 from gateway.stores.edge import EdgeStore
 from retrieval.gateway.v1 import gateway_pb2 as pb
+from serving.errors import InvalidRequest
 
 pytestmark = pytest.mark.timeout(60)
 CODE = grpc.StatusCode
@@ -179,6 +185,18 @@ WRONG = {
     ),
     "synonyms of words": (pb.Retrieval(synonyms=pb.SYNONYM_USE_LEXICAL), "retrieval.synonyms"),
     "language": (pb.Retrieval(language="x" * 65), "retrieval.language"),
+    "the query again": (pb.Retrieval(alternatives=["beta", " alpha\n"]), "retrieval.alternatives[1]"),
+    "an alternative again": (pb.Retrieval(alternatives=["beta", "gamma", "beta "]), "retrieval.alternatives[2]"),
+    "too many in all": (
+        pb.Retrieval(
+            mode=pb.RETRIEVAL_MODE_HYBRID,
+            alternatives=list("abcdefgh"),
+            hypothetical_passages=["a", "b", "c"],
+            hypothetical_use=pb.HYPOTHETICAL_USE_FUSE,
+            depth=1_000,
+        ),
+        "retrieval.depth",
+    ),
 }
 
 
@@ -194,7 +212,11 @@ async def test_what_is_wrong_is_named(rig: Rig, retrieval: pb.Retrieval, field: 
     [
         ({"diversity": pb.Diversity(mmr_lambda=2)}, "diversity.mmr_lambda"),
         ({"diversity": pb.Diversity(group_by="a", group_size=0)}, "diversity.group_size"),
-        ({"diversity": pb.Diversity(group_by="_twostage_text")}, "diversity.group_by.key"),
+        ({"diversity": pb.Diversity(group_by="_twostage_text")}, "diversity.group_by"),
+        ({"diversity": pb.Diversity(group_by=".a")}, "diversity.group_by"),
+        ({"diversity": pb.Diversity(group_by="a..b")}, "diversity.group_by"),
+        ({"diversity": pb.Diversity(group_by="a.")}, "diversity.group_by"),
+        ({"diversity": pb.Diversity(group_size=2)}, "diversity.group_size"),
         ({"return_parent": True}, "return_parent"),
         ({"rerank_parent": True}, "rerank_parent"),
     ],
@@ -203,3 +225,76 @@ async def test_what_is_wrong_beside_it_is_named_too(rig: Rig, fields: dict[str, 
     """The same of what keeps a pool diverse, and of parents without folding."""
     failed = await failure(ask(rig, **fields))
     assert (failed.code, failed.info["field"]) == (CODE.INVALID_ARGUMENT, field)
+
+
+REASONS: dict[str, tuple[dict[str, Any], str]] = {
+    "duplicate": ({"retrieval": pb.Retrieval(alternatives=["alpha"])}, "TEXT_DUPLICATE"),
+    "group": ({"diversity": pb.Diversity(group_size=1)}, "GROUP_BY_REQUIRED"),
+    "key": ({"diversity": pb.Diversity(group_by="a..b")}, "KEY"),
+}
+
+
+@pytest.mark.parametrize(("fields", "reason"), REASONS.values(), ids=REASONS)
+async def test_what_is_wrong_has_a_reason(rig: Rig, fields: dict[str, Any], reason: str) -> None:
+    """A program can tell one refusal from another."""
+    assert (await failure(ask(rig, **fields))).reason == reason
+
+
+async def test_another_case_is_another_phrasing(rig: Rig) -> None:
+    """Alternatives are compared exactly: models read upper case differently."""
+    answer = await ask(rig, retrieval=pb.Retrieval(alternatives=["Alpha", "ALPHA"]))
+    assert len(answer.provenance.lists) == 3
+
+
+EIGHT = list("abcdefgh")
+MOST_LISTS: dict[str, tuple[pb.Retrieval, int]] = {
+    "both sides": (pb.Retrieval(mode=pb.RETRIEVAL_MODE_HYBRID, alternatives=EIGHT, depth=1_000), 18),
+    "averaged": (
+        pb.Retrieval(mode=pb.RETRIEVAL_MODE_HYBRID, alternatives=EIGHT, hypothetical_passages=EIGHT, depth=1_000),
+        18,
+    ),
+    "fused": (
+        pb.Retrieval(
+            alternatives=EIGHT,
+            hypothetical_passages=EIGHT,
+            hypothetical_use=pb.HYPOTHETICAL_USE_FUSE,
+            synonyms=pb.SYNONYM_USE_DENSE,
+        ),
+        21,
+    ),
+    "written": (
+        pb.Retrieval(
+            mode=pb.RETRIEVAL_MODE_HYBRID,
+            hypothetical_use=pb.HYPOTHETICAL_USE_FUSE,
+            write_hypothetical_passages=True,
+            alternatives=EIGHT,
+            synonyms=pb.SYNONYM_USE_BOTH,
+        ),
+        30,
+    ),
+}
+
+
+@pytest.mark.parametrize(("message", "lists"), MOST_LISTS.values(), ids=MOST_LISTS)
+def test_a_search_reads_so_many_documents_at_most(message: pb.Retrieval, lists: int) -> None:
+    """Depth times the lists that there can be is bounded, to the document; the default depth is not refused."""
+    allowed = min(MAX_CANDIDATES // lists, 1_000)
+    message.depth = allowed
+    assert retrieval_of(message, "q", 5).depth == allowed
+    if allowed < 1_000:
+        message.depth = allowed + 1
+        with pytest.raises(InvalidRequest) as raised:
+            retrieval_of(message, "q", 5)
+        assert (raised.value.reason, raised.value.field) == ("TOO_MANY_CANDIDATES", "retrieval.depth")
+    message.ClearField("depth")
+    assert retrieval_of(message, "q", 200).depth is None
+
+
+def test_where_lists_had_a_hit_counts_in_its_size() -> None:
+    """The estimate of a hit grows with the lists that had it as its message does."""
+    candidate = Candidate(id=1, score=0.5, text="text", payload={"a": 1})
+    ranks = [ListRank(list=f"dense.alternative.{number}", rank=200, score=0.5) for number in range(1, 9)]
+    plain, ranked = [Hit(candidate=candidate, retrieval_rank=1, lists=lists) for lists in ((), ranks)]
+    more = hit_bytes(ranked, with_text=True) - hit_bytes(plain, with_text=True)
+    assert more == sum(len(one.list) + 16 for one in ranks)
+    assert more >= sum(pb.Hit(lists=[one]).ByteSize() for one in rank_messages(ranks))

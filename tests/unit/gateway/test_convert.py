@@ -318,6 +318,23 @@ def test_an_answer_says_only_what_is_so() -> None:
     assert [hit.id.number for hit in convert.response_of(result, search(include_pool=True), store="s").pool] == [1, 0]
 
 
+@pytest.mark.parametrize(
+    ("fields", "stage", "reason", "written"),
+    [
+        ({"shortfall": "TIME_SHORT"}, "rerank", "TIME_SHORT", ""),
+        ({"search_shortfall": "DEADLINE_SPENT"}, "search", "DEADLINE_SPENT", ""),
+        ({"shortfall": "TIME_SHORT", "search_shortfall": "DEADLINE_SPENT"}, "rerank", "TIME_SHORT", ""),
+        ({"write_skipped_reason": "WRITER_FAILED"}, "", "", "WRITER_FAILED"),
+    ],
+)
+def test_whatever_did_less_is_told(fields: dict[str, str], stage: str, reason: str, written: str) -> None:
+    """A stage and its reason, the reranker's before the search's, and the writer's reason in a field of its own."""
+    bare = Hit(candidate=Candidate(id=1, score=0.5, text="t"), retrieval_rank=1)
+    result = Result(hits=[bare], pool=[bare], encoder=MODEL, reranker=MODEL, **fields)
+    told = convert.response_of(result, search(), store="s").degradation
+    assert (told.stage, told.reason, told.write_skipped_reason) == (stage, reason, written)
+
+
 def test_a_document_comes_back_as_it_was() -> None:
     """Reading and writing a document changes nothing."""
     message = document(id=pb.DocumentId(text="x"), payload=convert_values.struct_of({"a": [1, None, {"b": "c"}]}))

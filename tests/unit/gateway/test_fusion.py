@@ -234,6 +234,23 @@ def test_with_all_weight_dense_the_order_is_the_dense_one(method):
     assert [one.candidate.score for one in fused[3:]] == [0.0, 0.0]
 
 
+@pytest.mark.parametrize(("dense_weight", "order"), [(1.0, [8, 9, 1, 2]), (0.0, [1, 2, 8, 9])])
+def test_what_has_no_weight_comes_after_the_last_that_has(dense_weight, order):
+    """Scaled scores end with 0: the last document of the list that counts is still before those of the other list."""
+    shares = weights([DENSE, LEXICAL], dense_weight)
+    dense = _list("dense", [(8, 0.9), (9, 0.8)], shares[0])
+    lexical = _list("lexical", [(1, 12.0), (2, 11.0)], shares[1])
+    fused = fuse([dense, lexical], Fusion(method=FusionMethod.WEIGHTED))
+    assert _ids(fused) == order
+    assert [one.candidate.score for one in fused] == [1.0, 0.0, 0.0, 0.0]
+
+
+def test_a_weight_of_0_does_not_count_where_weights_do_not():
+    """Distribution-based fusion has no weights, and none of its documents stands back for one."""
+    lists = [_list("dense", [(8, 0.9), (9, 0.8)], 1.0), _list("lexical", [(1, 12.0), (2, 11.0)], 0.0)]
+    assert _ids(fuse(lists, Fusion(method=FusionMethod.DBSF))) == [1, 8, 2, 9]
+
+
 @pytest.mark.parametrize("method", METHODS)
 @given(weighted_lists(least=1), st.integers(0, 12))
 def test_a_limit_cuts_the_order(method, lists, limit):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.synonyms import MAX_VARIANTS, NO_SYNONYMS, SynonymBook, read_synonyms
+from gateway.synonyms import MAX_NAMES, MAX_VARIANTS, NO_SYNONYMS, SynonymBook, read_synonyms
 from serving.errors import Misconfigured
 
 FILE = b"""
@@ -17,6 +17,19 @@ FILE = b"""
   language: en
 - {from: sign, to: [poster]}
 """
+
+
+HINDI = "- any: [क्षमा, माफ़ी]".encode()
+COMPOSED, DECOMPOSED = "caf\N{LATIN SMALL LETTER E WITH ACUTE}", "cafe\N{COMBINING ACUTE ACCENT}"
+
+
+class Clock:
+    """Seconds that pass when they are told to."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 def synonyms():
@@ -55,6 +68,48 @@ def test_languages_are_told_apart():
     assert synonyms().words("vpn", "it") == ["remote access", "tunnel"]
 
 
+def test_a_language_is_the_same_in_any_case():
+    """A language may be written EN or en, in the file and in the query."""
+    assert synonyms().words("my pc", "EN") == ["computer"]
+    assert read_synonyms(b"- {any: [PC, computer], language: EN}", "t").words("pc", "en") == ["computer"]
+
+
+def test_marks_belong_to_words():
+    """Hindi's vowel signs and viramas cut no word: whole words match and parts of them do not."""
+    hindi = read_synonyms(HINDI, "test.yaml")
+    assert hindi.words("मुझे क्षमा करें") == ["माफ़ी"]
+    assert hindi.variants("क्षमा!") == ["माफ़ी!"]
+    assert hindi.words("क्ष") == hindi.words("क्षमाशील") == []
+    assert read_synonyms("- any: [क, ख]".encode(), "t").words("क्ष") == []
+
+
+def test_a_mark_alone_is_no_word():
+    """What only makes an emoji colourful is no word that other emoji share."""
+    with pytest.raises(Misconfigured):
+        read_synonyms("- any: [\N{HEAVY BLACK HEART}\N{VARIATION SELECTOR-16}, love]".encode(), "test.yaml")
+
+
+@pytest.mark.parametrize("phrase", [COMPOSED, DECOMPOSED])
+@pytest.mark.parametrize("query", [COMPOSED, DECOMPOSED])
+def test_an_accent_is_the_same_however_it_was_typed(phrase, query):
+    """Phrase and query are composed first, and what is replaced is found in the composed query."""
+    book = read_synonyms(f"- any: [{phrase}, bar]".encode(), "test.yaml")
+    assert book.words(query) == ["bar"]
+    assert book.variants(f"{DECOMPOSED}s {query} {DECOMPOSED}?") == [
+        f"{COMPOSED}s bar {COMPOSED}?",
+        f"{COMPOSED}s {COMPOSED} bar?",
+    ]
+    assert book.words("bar") == [COMPOSED]
+    assert book.words("cafe") == []
+
+
+def test_another_case_is_no_synonym():
+    """What differs from its phrase in case only, or in how an accent was typed, stands for nothing."""
+    book = read_synonyms(f"- any: [VPN, vpn]\n- any: [{COMPOSED}, {DECOMPOSED}]\n".encode(), "test.yaml")
+    assert book.words(f"vpn {COMPOSED}") == book.variants(f"Vpn {DECOMPOSED}") == []
+    assert read_synonyms(b"- {from: vpn, to: [VPN, tunnel]}", "t").variants("vpn") == ["tunnel"]
+
+
 def test_variants_replace_one_phrase_at_a_time():
     """Every variant is the query with one phrase replaced, phrases by turns, and everything else as it was."""
     assert synonyms().variants("Log in over VPN?") == [
@@ -90,6 +145,8 @@ def test_any_text_can_be_asked(query):
         b"any: [a, b]",
         b"- any: [a, b",
         b"\xff\xfe\xff",
+        b"- 2024-13-45",
+        b"[" * 10_000,
     ],
 )
 def test_a_malformed_file_is_refused(data):
@@ -99,14 +156,77 @@ def test_a_malformed_file_is_refused(data):
     assert raised.value.reason == "SYNONYMS_MALFORMED"
 
 
+@pytest.mark.parametrize(
+    "data", ["- any: [hush, '...']", "- {hush: [a, b]}", "- any: [hush", "- any: [a, {hush: b}]", "- any: [hush]"]
+)
+def test_a_complaint_says_nothing_of_what_is_in_a_file(data):
+    """Errors name the place and never a phrase: logs are for more eyes than a help centre's words."""
+    with pytest.raises(Misconfigured) as raised:
+        read_synonyms(data.encode(), "test.yaml")
+    assert "test.yaml" in str(raised.value)
+    assert "hush" not in str(raised.value)
+    assert raised.value.__cause__ is None
+
+
 def test_a_book_finds_files_when_they_come(tmp_path: Path):
     """A collection without a file has no synonyms until it gets one; other collections are not touched."""
-    book = SynonymBook(tmp_path)
+    clock = Clock()
+    book = SynonymBook(tmp_path, clock=clock)
     assert book.of("help") is NO_SYNONYMS
     (tmp_path / "help.yaml").write_bytes(FILE)
+    clock.now = 1.0
     assert book.of("help").words("vpn") == ["remote access", "tunnel"]
     assert book.of("other") is NO_SYNONYMS
     assert SynonymBook(None).of("help") is NO_SYNONYMS
+
+
+def test_a_file_that_is_not_there_is_looked_for_once_a_second(tmp_path: Path):
+    """Searches of a collection without a file do not ask the file system each time."""
+    clock = Clock()
+    book = SynonymBook(tmp_path, clock=clock)
+    assert book.of("help") is NO_SYNONYMS
+    (tmp_path / "help.yaml").write_bytes(FILE)
+    clock.now = 0.9
+    assert book.of("help") is NO_SYNONYMS
+    clock.now = 1.0
+    assert book.of("help") is not NO_SYNONYMS
+
+
+def test_names_that_callers_make_up_are_forgotten(tmp_path: Path):
+    """However many names are asked for, few are remembered, and the one asked for last is."""
+    book = SynonymBook(tmp_path)
+    for number in range(MAX_NAMES + 10):
+        book.of(f"c{number}")
+    assert len(book._looks) == MAX_NAMES
+    assert f"c{MAX_NAMES + 9}" in book._looks
+
+
+def test_a_malformed_file_that_comes_later_fails_no_search(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """It is complained of once and counts for nothing until it is right."""
+    clock = Clock()
+    book = SynonymBook(tmp_path, clock=clock)
+    (tmp_path / "help.yaml").write_text("- any: [alone]")
+    for second in range(1, 4):
+        clock.now = float(second)
+        assert book.of("help") is NO_SYNONYMS
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "SYNONYMS_MALFORMED" in caplog.text
+    (tmp_path / "help.yaml").write_bytes(FILE)
+    clock.now = 4.0
+    assert book.of("help").words("vpn") == ["remote access", "tunnel"]
+
+
+def test_a_file_that_goes_stays_in_force_and_an_empty_one_does_not(tmp_path: Path):
+    """A file that is gone may be one that is just being replaced; without entries it says that there are none."""
+    clock = Clock()
+    (tmp_path / "help.yaml").write_bytes(FILE)
+    book = SynonymBook(tmp_path, clock=clock)
+    (tmp_path / "help.yaml").unlink()
+    clock.now = 2.0
+    assert book.of("help").words("vpn") == ["remote access", "tunnel"]
+    (tmp_path / "help.yaml").write_bytes(b"")
+    clock.now = 4.0
+    assert book.of("help").words("vpn") == []
 
 
 def test_a_broken_file_stops_a_gateway_that_starts(tmp_path: Path):

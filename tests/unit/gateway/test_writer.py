@@ -34,6 +34,12 @@ async def test_no_more_than_was_asked_for():
     assert passages == ["é" * (MAX_PASSAGE_BYTES // 2), "b"]
 
 
+async def test_what_cannot_be_seen_is_no_passage():
+    """Surrogates alone, and characters without a glyph, are left out, and a visible passage beside them stays."""
+    endpoint = Endpoint(completion("\ud800", "\u200b\ufeff \u2060", "seen\udfff", "\x00"))
+    assert await write(endpoint, passage_count=4) == ["seen"]
+
+
 @pytest.mark.parametrize(
     ("endpoint", "kind"),
     [
@@ -45,6 +51,9 @@ async def test_no_more_than_was_asked_for():
         (Endpoint(b"[]"), InferenceFailed),
         (Endpoint(b'{"choices": [1]}'), InferenceFailed),
         (Endpoint(completion("  ", None)), InferenceFailed),
+        (Endpoint(completion("\ud800")), InferenceFailed),
+        (Endpoint(completion("\u200b\u200d")), InferenceFailed),
+        (Endpoint(b"[" * 100_000), InferenceFailed),
         (Endpoint(b" " * (MAX_ANSWER_BYTES + 1)), InferenceFailed),
     ],
 )

@@ -505,12 +505,15 @@ class Retrieval(_message.Message):
     SYNONYM_USE_NONE.
     """
     depth: _builtins.int
-    """Documents read from each list: `pool_size` to 1,000. Default (unset): `pool_size`; four times as many, at most
-    1,000, with `diversity`.
+    """Documents read from each list: `pool_size` to 1,000. Where parts or groups are left out of the pool, and it is not
+    full, more are read: up to 16 times `pool_size`. INVALID_ARGUMENT (`TOO_MANY_CANDIDATES`) where it is given and all
+    lists that there can be have more than 20,000 together: those of the query and of `alternatives`, on each side;
+    with synonyms on the dense side 4; under HYPOTHETICAL_USE_FUSE those of `hypothetical_passages`, and 8 where some
+    are to be written. Default (unset): `pool_size`; four times as many, at most 1,000, with `diversity`.
     """
     language: _builtins.str
-    """Language of the query, as the collection's synonyms name it: at most 64 characters. Default: synonyms of every
-    language apply.
+    """Language of the query, as the collection's synonyms name it, case aside: at most 64 characters. Default: synonyms
+    of every language apply.
     """
     @_builtins.property
     def fusion(self) -> Global___Fusion:
@@ -518,7 +521,9 @@ class Retrieval(_message.Message):
 
     @_builtins.property
     def alternatives(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The query in other words, each with lists of its own: at most 8, each as `query`. Default: none."""
+        """The query in other words, each with lists of its own: at most 8, each as `query`. INVALID_ARGUMENT
+        (`TEXT_DUPLICATE`) where one is the same as the query or another one, white space around them aside. Default: none.
+        """
 
     @_builtins.property
     def hypothetical_passages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -604,11 +609,11 @@ class Diversity(_message.Message):
     alone. Unset: not applied.
     """
     group_by: _builtins.str
-    """Payload key; at most `group_size` documents with one value of it enter the pool. Dots descend into objects.
-    Documents without a value are not limited. Default: not applied.
+    """Payload key; at most `group_size` documents with one value of it enter the pool. Dots descend into objects, and
+    what is between them may not be empty. Documents without a value are not limited. Default: not applied.
     """
     group_size: _builtins.int
-    """Documents per value: 1 to 200. Default (unset): 1."""
+    """Documents per value: 1 to 200. INVALID_ARGUMENT (`GROUP_BY_REQUIRED`) without `group_by`. Default (unset): 1."""
     def __init__(
         self,
         *,
@@ -1915,14 +1920,15 @@ class RetrievedList(_message.Message):
     CANDIDATE_COUNT_FIELD_NUMBER: _builtins.int
     COMPUTE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """"dense" or "lexical" for the query as it is; else with what it was made of: "dense.alternative.1",
-    "dense.hypothetical.1" and so on, from 1 and in the order of the request, "dense.synonym.1".
+    """"dense" for the query, or under HYPOTHETICAL_USE_AVERAGE for the mean of it and the hypothetical passages;
+    "lexical" for the query, with the words of its synonyms where they were asked for; else with what it was made of:
+    "dense.alternative.1", "dense.hypothetical.1" and so on, from 1 and in the order of the request, "dense.synonym.1".
     """
     candidate_count: _builtins.int
     """Documents that it had."""
     @_builtins.property
     def compute(self) -> _duration_pb2.Duration:
-        """Work in the store."""
+        """Work in the store; where the list was read several times, that of the last time."""
 
     def __init__(
         self,
@@ -1998,10 +2004,12 @@ class Degradation(_message.Message):
     text_missing_count: _builtins.int
     """Documents of the pool that have no text and were not scored."""
     stage: _builtins.str
-    """The stage that did less than was asked, named as in errors: "rerank". Empty where only texts are missing."""
+    """The stage that did less than was asked, named as in errors: "rerank", or else "search", whose pool then lacks what
+    reading on for it would have found. Empty where only texts or hypothetical passages are missing.
+    """
     reason: _builtins.str
-    """Why: `rerank_skipped_reason` where that is set, or "TIME_SHORT": only the top of the pool, which was predicted to be
-    scored in time, was reranked. Empty where `stage` is.
+    """Why. Of "rerank": `rerank_skipped_reason` where that is set, or "TIME_SHORT": only the top of the pool, which was
+    predicted to be scored in time, was reranked. Of "search": the reason of the error. Empty where `stage` is.
     """
     reranked_count: _builtins.int
     """Documents of the pool that were scored. 0 where `stage` is empty."""
