@@ -135,14 +135,14 @@ class Batcher(Generic[RowT, OutT]):
             InferenceFailed: One of the rows could not be computed.
             NotReady: The batcher is closing.
         """
-        begun, budget_s = time.monotonic_ns(), deadline.remaining()
+        begun = time.monotonic_ns()
         request: Request[RowT, OutT] = Request.of(
             rows, arrived=time.monotonic(), deadline=deadline.at, priority=priority
         )
         try:
             await self._submit(request, deadline, priority, wait=wait)
         except BaseException as error:
-            self._on_end(priority, outcome_of(error, late=seems_over(deadline.remaining(), budget_s)))
+            self._on_end(priority, outcome_of(error, late=seems_over(deadline.remaining(), deadline.budget_s)))
             request.record(begun, error)
             raise
         self._on_end(priority, Outcome.COMPUTED)

@@ -1,7 +1,7 @@
 """A time budget as a value, passed down unchanged from the RPC's edge to the last call."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from serving.errors import DeadlineSpent
@@ -15,11 +15,13 @@ class Deadline:
     """An instant on the monotonic clock, in seconds."""
 
     at: float
+    budget_s: float = field(default=0.0, compare=False)
+    """Seconds that were left when it was set."""
 
     @classmethod
     def after(cls, seconds: float) -> Self:
         """Return the instant that lies so many seconds ahead."""
-        return cls(time.monotonic() + seconds)
+        return cls(time.monotonic() + seconds, max(0.0, seconds))
 
     def remaining(self) -> float:
         """Seconds left, never negative."""
@@ -35,7 +37,7 @@ class Deadline:
 
     def before(self, seconds: float) -> Self:
         """Return the instant that lies so many seconds before this one."""
-        return type(self)(self.at - seconds)
+        return replace(self, at=self.at - seconds)
 
     def require(self, stage: str) -> float:
         """Return the seconds left for a stage.

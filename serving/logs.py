@@ -75,6 +75,8 @@ def set_up(service: str, *, form: str, level: str) -> None:
     hush_hang_ups()
     # What it warns of is what callers send as tracestate, word by word.
     logging.getLogger(f"{OTEL}.trace").setLevel(logging.ERROR)
+    # And here the headers of OTEL_EXPORTER_OTLP_HEADERS that are malformed, which hold keys.
+    logging.getLogger(f"{OTEL}.util.re").setLevel(logging.ERROR)
 
 
 def _json(service: str) -> logging.Formatter:

@@ -11,7 +11,7 @@ from opentelemetry.trace import SpanContext
 
 from serving import tracing
 from serving.batching import Priority, Waiting
-from serving.errors import InferenceFailed, ServiceError
+from serving.errors import DeviceOutOfMemory, InferenceFailed, ServiceError
 
 
 class Row(Protocol):
@@ -102,11 +102,18 @@ class Request(Generic[RowT, OutT]):
         if self.trace is None:
             return
         reached, reason = begun, "" if error is None else tracing.why(error)
-        failed = isinstance(error, InferenceFailed) and bool(self.batches)
+        failed = isinstance(error, InferenceFailed | DeviceOutOfMemory) and bool(self.batches)
+        last = max(self.batches, default=None)  # nothing is computed any more of a request that has failed
         for (begin, end), batch in sorted(self.batches.items(), key=lambda item: item[0]):
             if begin > reached:
                 tracing.record(self.trace, "queue", (reached, begin))
-            tracing.record(self.trace, "compute", (begin, end), batch=batch, reason=reason if failed else "")
+            tracing.record(
+                self.trace,
+                "compute",
+                (begin, end),
+                batch=batch,
+                reason=reason if failed and (begin, end) == last else "",
+            )
             reached = max(reached, end)
         if error is not None and not failed:
             tracing.record(self.trace, "queue", (reached, time.monotonic_ns()), reason=reason)

@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 import grpc
 from grpc_channelz.v1 import channelz
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health
 from grpc_reflection.v1alpha import reflection
 from opentelemetry.trace import Tracer
 
@@ -24,6 +23,7 @@ log = logging.getLogger(__name__)
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 OVERALL = ""
 """The name that Kubernetes and grpc_health_probe ask for when told none."""
@@ -33,16 +33,37 @@ NOTICE_S = 0.05
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
-class _Health(health.HealthServicer):
-    """A health service whose watches end at the drain: they never end by themselves, and would use up its grace."""
+class _Health(health_pb2_grpc.HealthServicer):
+    """The health of services, and watches that end at the drain: they never end by themselves, and use up its grace.
+
+    Nothing is held while a watcher is written to: one that does not read would keep everybody else waiting. (Of a drain
+    it uses up the grace all the same: gRPC lets no status overtake a message.)
+    """
 
     def __init__(self) -> None:
-        super().__init__()
+        self._statuses: dict[str, int] = {}
+        self._changed = asyncio.Event()
+        """Set once, at the next change, and then replaced."""
         self._draining = asyncio.Event()
+
+    def set(self, names: Sequence[str], status: int) -> None:
+        """Change the health of some names together."""
+        self._statuses.update(dict.fromkeys(names, status))
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def Check(  # noqa: N802
+        self, request: health_pb2.HealthCheckRequest, context: Context
+    ) -> health_pb2.HealthCheckResponse:
+        """Tell the health of a name, or NOT_FOUND."""
+        status = self._statuses.get(request.service)
+        if status is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND)
+        return health_pb2.HealthCheckResponse(status=status)
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:  # noqa: N802
         """Tell every change until the caller leaves or the server drains."""
-        watch = asyncio.create_task(super().Watch(request, context))
+        watch = asyncio.create_task(self._tell(request.service, context))
         draining = asyncio.create_task(self._draining.wait())
         try:
             done, _ = await asyncio.wait([watch, draining], return_when=asyncio.FIRST_COMPLETED)
@@ -52,6 +73,16 @@ class _Health(health.HealthServicer):
             watch.cancel()
             draining.cancel()
         await context.abort(grpc.StatusCode.UNAVAILABLE, "this server is shutting down")
+
+    async def _tell(self, name: str, context: Context) -> None:
+        """Write the health of a name whenever it is not what was written last."""
+        told = None
+        while True:
+            changed, status = self._changed, self._statuses.get(name, SERVICE_UNKNOWN)
+            if status != told:
+                await context.write(health_pb2.HealthCheckResponse(status=status))
+                told = status
+            await changed.wait()
 
     def end_watches(self) -> None:
         """End all watches, also those that are yet to come."""
@@ -76,8 +107,7 @@ class RunningServer:
 
     async def set_serving(self, *, serving: bool) -> None:
         """Set the health of every service together, so that no probe sees half of it."""
-        for name in self._names:
-            await self._health.set(name, SERVING if serving else NOT_SERVING)
+        self._health.set(self._names, SERVING if serving else NOT_SERVING)
 
     async def drain(self, *, delay_s: float, grace_s: float) -> None:
         """Say NOT_SERVING, keep answering for `delay_s`, then let running calls end within `grace_s`."""
@@ -114,8 +144,7 @@ async def open_server(
             add(server)
         health_servicer, names = _Health(), [OVERALL, *services]
         health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-        for name in names:
-            await health_servicer.set(name, NOT_SERVING)
+        health_servicer.set(names, NOT_SERVING)
         if settings.reflection:
             reflection.enable_server_reflection([*services, HEALTH_SERVICE, reflection.SERVICE_NAME], server)
         if settings.channelz:

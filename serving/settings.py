@@ -1,4 +1,7 @@
-"""Settings that every server has, read once from the environment. The only module here that reads it."""
+"""Settings that every server has, read once from the environment. The only module here that reads it.
+
+What OpenTelemetry has variables of its own for is read by it, and checked in `serving.tracing_setup`.
+"""
 
 import os
 import re

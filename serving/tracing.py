@@ -5,12 +5,14 @@ and the trace of a caller goes on to the next server as it came. Spans hold coun
 """
 
 import asyncio
+import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TypeAlias, cast
+from functools import wraps
+from typing import ParamSpec, TypeAlias, TypeVar, cast
 
 import grpc
 from opentelemetry import context
@@ -33,6 +35,10 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from serving.status import reason_of
 
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
 Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
 Times: TypeAlias = tuple[int, int]
 """Begin and end in nanoseconds on the monotonic clock."""
@@ -60,6 +66,20 @@ request_id: ContextVar[str] = ContextVar("request_id", default="")
 """The id of the call being handled: the caller's `x-request-id`, or one of ours."""
 
 _KEPT = context.create_key("twostage-kept")
+
+
+def _harmless(trace: Callable[P, R]) -> Callable[P, R | None]:
+    """Log what goes wrong in tracing, and return None: no call is to fail of it."""
+
+    @wraps(trace)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> R | None:
+        try:
+            return trace(*args, **kwargs)
+        except Exception:
+            log.exception("a span is lost")
+            return None
+
+    return guarded
 
 
 class _Epoch:
@@ -98,6 +118,7 @@ class Kept:
         self.room -= 1
         return self.room >= 0
 
+    @_harmless
     def end(self, code: grpc.StatusCode, reason: str, ended: int) -> None:
         """End the call's own span.
 
@@ -114,6 +135,7 @@ class Kept:
         self.span.end(ended + self.to_epoch)
 
 
+@_harmless
 def begin(tracer: Tracer | None, path: str, metadata: Metadata, begun: int) -> Kept | None:
     """Make the caller's trace that of the running task, and begin a span; None where spans of this call are not kept.
 
@@ -150,8 +172,8 @@ def begin(tracer: Tracer | None, path: str, metadata: Metadata, begun: int) -> K
 def stage(name: str) -> Iterator[Span]:
     """Keep a stage as a span, of which the calls made in it are children; yield the span for attributes."""
     here = kept()
-    span = INVALID_SPAN if here is None else _start(here, name, time.monotonic_ns(), kind=SpanKind.CLIENT)
-    if here is None or span is INVALID_SPAN:
+    span = None if here is None else _start(here, name, time.monotonic_ns(), kind=SpanKind.CLIENT)
+    if here is None or span is None or span is INVALID_SPAN:
         yield INVALID_SPAN
         return
     context.attach(set_span_in_context(span, here))
@@ -171,6 +193,7 @@ def kept() -> Context | None:
     return here if _KEPT in here else None
 
 
+@_harmless
 def record(
     trace: Context | None, name: str, times: Times, *, batch: SpanContext | None = None, reason: str = ""
 ) -> None:
@@ -185,12 +208,13 @@ def record(
     """
     if trace is None:
         return
-    span = _start(trace, name, times[0], links=() if batch is None else (Link(batch),))
+    span = _start(trace, name, times[0], links=() if batch is None else (Link(batch),)) or INVALID_SPAN
     if reason:
         _fail(span, reason)
     span.end(times[1] + _kept(trace).to_epoch)
 
 
+@_harmless
 def record_batch(traces: Sequence[Context], times: Times, sizes: Mapping[str, int]) -> SpanContext | None:
     """Keep a batch as a span in a trace of its own, with links to the calls whose rows it had.
 
@@ -260,6 +284,7 @@ def _kept(trace: Context) -> Kept:
     return cast(Kept, trace[_KEPT])  # nobody else has the key
 
 
+@_harmless
 def _start(
     trace: Context, name: str, begun: int, *, kind: SpanKind = SpanKind.INTERNAL, links: Iterable[Link] = ()
 ) -> Span:

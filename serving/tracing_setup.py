@@ -6,6 +6,8 @@
 
 import asyncio
 import logging
+import os
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -14,17 +16,22 @@ from uuid import uuid4
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.environment_variables import OTEL_EXPORTER_OTLP_HEADERS, OTEL_EXPORTER_OTLP_TRACES_HEADERS
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler, SamplingResult, TraceIdRatioBased
 from opentelemetry.trace import Link, SpanKind, Tracer, TraceState
+from opentelemetry.util.re import parse_env_headers
 from opentelemetry.util.types import Attributes
 
 from serving.errors import Misconfigured
+from serving.keyed import on_this_machine
 
 FLUSH_S = 2.0
 """Longest time for sending what is left when a server ends; drain and grace have passed then."""
+METADATA_KEY, METADATA_VALUE = re.compile(r"[0-9a-z_.-]+(?<!-bin)"), re.compile(r"[\x20-\x7e]*")
+"""Source: gRPC over HTTP/2, "Custom-Metadata"; what ends in -bin is bytes, which a variable does not hold."""
 
 log = logging.getLogger(__name__)
 
@@ -67,14 +74,8 @@ async def open_tracer(service: str, endpoint: str, share: float) -> AsyncIterato
     Raises:
         Misconfigured: One of OpenTelemetry's own variables is wrong.
     """
-    exporter = _exporter(endpoint)
-    provider = TracerProvider(
-        sampler=ParentBased(root=LinkedSampler(TraceIdRatioBased(share))),
-        resource=_resource(service),
-        shutdown_on_exit=False,  # it would wait for a collector that hangs
-        span_limits=SpanLimits(max_links=SpanLimits.UNSET),  # of a batch: as many as it has calls
-    )
-    provider.add_span_processor(BatchSpanProcessor(exporter))
+    _check_headers(endpoint)
+    provider, exporter = _provider(service, endpoint, share)
     log.info("%g of all traces go to %s", share, endpoint)
     try:
         yield provider.get_tracer("twostage", version("twostage"))
@@ -82,11 +83,36 @@ async def open_tracer(service: str, endpoint: str, share: float) -> AsyncIterato
         await _close(provider, exporter)
 
 
-def _exporter(endpoint: str) -> OTLPSpanExporter:
+def _check_headers(endpoint: str) -> None:
+    """Refuse headers that cannot be sent, without their values, and warn of those that can be overheard."""
+    for name in (OTEL_EXPORTER_OTLP_HEADERS, OTEL_EXPORTER_OTLP_TRACES_HEADERS):
+        headers = [header for header in os.environ.get(name, "").split(",") if header.strip()]
+        if not all(map(_can_be_sent, headers)):
+            raise Misconfigured("TRACING", f"{name} has to be key=value,key=value, with values URL-encoded")
+        if headers and endpoint.startswith("http://") and not on_this_machine(endpoint.rstrip("/")):
+            log.warning("%s go to %s in the clear; TLS is off", name, endpoint)
+
+
+def _can_be_sent(header: str) -> bool:
+    """Tell whether a header is well-formed, and metadata for gRPC, whose errors hold what it refuses word by word."""
+    pairs = parse_env_headers(header, liberal=True).items()
+    return bool(pairs) and all(METADATA_KEY.fullmatch(key) and METADATA_VALUE.fullmatch(value) for key, value in pairs)
+
+
+def _provider(service: str, endpoint: str, share: float) -> tuple[TracerProvider, OTLPSpanExporter]:
+    """Make what makes spans, and what sends them."""
     try:
-        return OTLPSpanExporter(endpoint=endpoint, insecure=endpoint.startswith("http://"))
+        exporter = OTLPSpanExporter(endpoint=endpoint, insecure=endpoint.startswith("http://"))
+        provider = TracerProvider(
+            sampler=ParentBased(root=LinkedSampler(TraceIdRatioBased(share))),
+            resource=_resource(service),
+            shutdown_on_exit=False,  # it would wait for a collector that hangs
+            span_limits=SpanLimits(max_links=SpanLimits.UNSET),  # of a batch: as many as it has calls
+        )
+        provider.add_span_processor(BatchSpanProcessor(exporter))
     except Exception as error:  # what of the environment it cannot read, it raises as it likes
         raise Misconfigured("TRACING", f"traces cannot be sent to {endpoint}: {error}") from error
+    return provider, exporter
 
 
 def _resource(service: str) -> Resource:

@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager, nullcontext
 
 from serving import process
 from serving.errors import Misconfigured
@@ -68,7 +68,7 @@ async def open_workers(package: str, settings: ServerSettings, on_fatal: Fatal) 
     if sys.platform != "linux":
         raise Misconfigured("WORKERS_UNSUPPORTED", f"several workers need Linux, this is {sys.platform}")
     told = asyncio.Event()
-    with reserved(settings.host, settings.port) as port:
+    with reserved(settings.host, settings.port) as port, _health_reserved(settings):
         workers = [await _start(package, settings, port, index) for index in range(settings.workers)]
         pids = ", ".join(str(worker.pid) for worker in workers)
         log.info("%d workers for %s:%d, processes %s", len(workers), settings.host, port, pids)
@@ -112,6 +112,11 @@ def reserved(host: str, port: int) -> Iterator[int]:
             message = f"cannot listen on {host}:{port}: {error.strerror}; is another server there?"
             raise Misconfigured("ADDRESS_UNAVAILABLE", message) from error
         yield int(taken.getsockname()[1])
+
+
+def _health_reserved(settings: ServerSettings) -> AbstractContextManager[int]:
+    """Take the port of the health checks as well, where there is one: the workers share it, too."""
+    return reserved(settings.host, settings.health_port) if settings.health_port else nullcontext(0)
 
 
 async def _start(package: str, settings: ServerSettings, port: int, index: int) -> asyncio.subprocess.Process:

@@ -18,9 +18,10 @@ import pytest
 from certificates import Authority
 from factories import encoder_settings, reranker_settings
 from model_rigs import QUERY, EncoderRig, RerankerRig, Valve, encode_request, open_encoder, open_reranker
+from opentelemetry.sdk.trace import TracerProvider
 from otlp_collector import Collector, Span, open_collector
 from prometheus_client.openmetrics.exposition import generate_latest
-from rigs import client, document, failure, free_port, open_rig, request
+from rigs import client, document, failure, free_port, health, open_rig, request
 
 from gateway import app
 from gateway.settings import GatewaySettings
@@ -278,6 +279,8 @@ async def test_streams_have_spans(
         await left.read()
         await valve.wait_entered()
         left.cancel()
+        while stack.reranker.server.engine.batcher._open:  # the cancellation is on its way through two servers
+            await health(stack.reranker.channel)
         valve.opened.set()
     stream = collector.one("EncodeStream")
     assert [span.parent for span in collector.named("compute", "encoder")].count(stream.id) == 3
@@ -442,15 +445,102 @@ async def test_spans_go_over_tls_where_the_endpoint_says_so(
     assert collector.one(ENCODE).service == "encoder"
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("OTEL_EXPORTER_OTLP_COMPRESSION", "zip", "zip"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "100", "max_export_batch_size"),
+        ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4096", "max_export_batch_size"),
+        ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "abc", "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT"),
+    ],
+)
 async def test_a_variable_that_opentelemetry_cannot_read_stops_the_start(
-    tiny_encoder: Bundle, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
 ) -> None:
-    """An operator hears of it at once, and not when spans are missed."""
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "zip")
-    settings = encoder_settings(tiny_encoder, otlp_endpoint="http://127.0.0.1:4317")
-    with pytest.raises(Misconfigured, match="zip"):
-        async with open_encoder(settings):
+    """An operator hears of it at once in one line, and not when spans are missed."""
+    monkeypatch.setenv(name, value)
+    with pytest.raises(Misconfigured, match=said) as caught:
+        async with tracing_setup.open_tracer("encoder", "http://127.0.0.1:4317", 1):
             pass
+    assert caught.value.reason == "TRACING"
+
+
+@pytest.mark.parametrize("name", ["OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "authorization: Bearer SECRET",
+        "SECRET",
+        "team=search,authorization: Bearer SECRET",
+        "authorization=Bearer%20SECRET%0Ax",
+        "a!b=SECRET",
+        "key-bin=SECRET",
+    ],
+)
+async def test_headers_that_cannot_be_sent_stop_the_start(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    """The variable is named and its value is not: it holds a key."""
+    monkeypatch.setenv(name, value)
+    with pytest.raises(Misconfigured, match=name) as caught:
+        async with tracing_setup.open_tracer("encoder", "http://127.0.0.1:4317", 1):
+            pass
+    assert "SECRET" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "warned"),
+    [
+        ("http://192.0.2.1:4317", True),
+        ("https://192.0.2.1:4317", False),
+        ("http://localhost:4317/", False),
+        ("http://[::1]:4317", False),
+    ],
+)
+async def test_a_key_for_the_collector_that_can_be_overheard_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, endpoint: str, *, warned: bool
+) -> None:
+    """Headers in plaintext to another machine are one warning that does not hold them."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20SECRET, team=search,")
+    async with tracing_setup.open_tracer("encoder", endpoint, 1):
+        pass
+    expected = f"OTEL_EXPORTER_OTLP_HEADERS go to {endpoint} in the clear; TLS is off"
+    assert [one.getMessage() for one in caplog.records] == [expected] * warned
+
+
+class Broken:
+    """A tracer that fails to begin some spans.
+
+    Args:
+        tracer: Begins the others.
+        names: Which fail.
+    """
+
+    def __init__(self, tracer: Any, names: Sequence[str]) -> None:
+        self._tracer, self._names = tracer, names
+
+    def start_span(self, name: str, *args: Any, **options: Any) -> Any:
+        """Begin a span or fail."""
+        if name.rpartition("/")[2] in self._names:
+            raise ZeroDivisionError
+        return self._tracer.start_span(name, *args, **options)
+
+
+@pytest.mark.parametrize("names", [["Encode"], ["batch"], ["tokenize", "queue", "compute"]])
+async def test_a_fault_of_tracing_fails_no_call(
+    tiny_encoder: Bundle,
+    collector: Collector,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    names: list[str],
+) -> None:
+    """Whichever span cannot be begun, it is logged, and the call is answered."""
+    real = TracerProvider.get_tracer
+    monkeypatch.setattr(TracerProvider, "get_tracer", lambda *args: Broken(real(*args), names))
+    async with open_encoder(encoder_settings(tiny_encoder, otlp_endpoint=collector.endpoint)) as rig:
+        assert len((await rig.encode("panda")).embeddings) == 1
+    assert {one.getMessage() for one in caplog.records if one.levelno == logging.ERROR} == {"a span is lost"}
+    assert not {span.name.rpartition("/")[2] for span in collector.spans} & set(names)
 
 
 # --- collectors that are not there ---------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from urllib.request import urlopen
 
 import grpc
 import pytest
+from deaf_watch import deaf_watch
 from google.protobuf.wrappers_pb2 import StringValue
 from grpc_channelz.v1 import channelz_pb2, channelz_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -128,6 +129,29 @@ async def test_a_watch_does_not_use_up_the_grace_of_a_drain():
             await watch.read()
         assert caught.value.code() is CODE.UNAVAILABLE
         await draining
+
+
+async def test_a_watcher_that_reads_nothing_holds_up_nobody():
+    """Health still changes and is told to others, and the drain ends with its grace (field failure 5)."""
+    async with open_rig() as rig, deaf_watch(rig.running.port), deaf_watch(rig.running.port):
+        await rig.running.set_serving(serving=False)
+        assert await health(rig.channel) == NOT_SERVING
+        await rig.running.set_serving(serving=True)
+        watch = health_pb2_grpc.HealthStub(rig.channel).Watch(health_pb2.HealthCheckRequest())
+        assert (await watch.read()).status == SERVING
+        draining = asyncio.create_task(rig.running.drain(delay_s=0, grace_s=0.1))
+        assert (await watch.read()).status == NOT_SERVING
+        await draining
+
+
+async def test_a_watch_of_an_unknown_service_waits_for_it():
+    """The protocol of health checks asks for SERVICE_UNKNOWN instead of an end."""
+    async with open_rig() as rig:
+        watch = health_pb2_grpc.HealthStub(rig.channel).Watch(health_pb2.HealthCheckRequest(service="later"))
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+        rig.running._health.set(["later"], SERVING)
+        assert (await watch.read()).status == SERVING
+        watch.cancel()
 
 
 # --- flags ---------------------------------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ import grpc
 import psutil
 import pytest
 from factories import tiny_encoder_bundle
-from server_process import LIMIT_S, NOT_SERVING, Server, message, started, watched
+from grpc_health.v1 import health_pb2
+from server_process import LIMIT_S, NOT_SERVING, SERVING, Server, message, started, watched
 
 from cli.addresses import free_ports
 from retrieval.encoder.v1 import encoder_pb2 as pb
@@ -165,3 +166,24 @@ async def test_a_port_that_another_server_has_is_one_line_and_a_failure(bundle: 
     assert status == 2
     (line,) = stderr.splitlines()
     assert line.startswith(f"ADDRESS_UNAVAILABLE: cannot listen on 127.0.0.1:{port}: ")
+
+
+async def test_a_health_port_that_another_server_shares_is_one_line_and_a_failure(bundle: Path):
+    """Workers share the port of their health checks with each other alone as well (36)."""
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        async with started(bundle=bundle, workers=2, health_port=port) as server:
+            status, stderr = await server.end()
+    assert status == 2
+    (line,) = stderr.splitlines()
+    assert line.startswith(f"ADDRESS_UNAVAILABLE: cannot listen on 127.0.0.1:{port}: ")
+
+
+async def test_workers_answer_health_checks_on_their_own_port(bundle: Path):
+    """The parent keeps the port from others and not from its workers."""
+    (health_port,) = free_ports(1)
+    async with two_workers(bundle, health_port=health_port), watched(health_port) as (_, health, _):
+        assert (await health.Check(health_pb2.HealthCheckRequest())).status == SERVING

@@ -128,6 +128,18 @@ async def test_a_caller_who_leaves_has_abandoned_unless_its_time_was_over(second
     assert counts.interactive() == {outcome: 1, Outcome.COMPUTED: 1}
 
 
+async def test_a_callers_time_is_judged_by_all_that_it_gave():
+    """What gRPC rounds off is a share of the whole budget, however little of it was left at submission."""
+    counts, device = Counts(), Device()
+    deadline = Deadline(Deadline.after(SOON).at, budget_s=100 * SOON)
+    async with Batcher([device], limits(), on_end=counts) as batcher, held(device, batcher):
+        gone = asyncio.create_task(batcher.submit(items("gone"), deadline))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+    assert counts.interactive() == {Outcome.EXPIRED: 1, Outcome.COMPUTED: 1}
+
+
 async def test_a_row_that_cannot_be_computed_has_failed():
     """Neither the retry of its batch nor the rest of its rows count once more."""
     counts, device = Counts(), Device(answer=fails_on_bad)
