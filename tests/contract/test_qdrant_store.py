@@ -30,10 +30,9 @@ from gateway.stores.point_ids import ID_KEY, to_point_id
 from gateway.stores.qdrant import QdrantStore
 from gateway.stores.qdrant_collections import MAX_REMEMBERED, METADATA_KEY, Known, Memory, QdrantIndex
 from gateway.stores.qdrant_requests import MAX_REQUEST_BYTES
-from gateway.stores.records import MAX_TIED
 from gateway.stores.qdrant_target import QdrantTarget
 from gateway.stores.qdrant_values import LIMITS, from_pb_id
-from gateway.stores.records import PART_KEY, TEXT_KEY
+from gateway.stores.records import MAX_TIED, PART_KEY, TEXT_KEY
 from serving.deadline import Deadline
 from serving.errors import InferenceFailed, InvalidRequest, Misconfigured, NotFound, NotReady, Unavailable
 

@@ -14,9 +14,8 @@ from gateway.filters import Filter, HasId
 from gateway.ports import DenseQuery, LexicalQuery
 from gateway.stores.lexical import lexicon
 from gateway.stores.qdrant import QdrantStore
-from gateway.stores.records import MAX_TIED
 from gateway.stores.qdrant_target import QdrantTarget
-from gateway.stores.records import PARENT_TEXT_KEY
+from gateway.stores.records import MAX_TIED, PARENT_TEXT_KEY
 from serving.errors import InferenceFailed, InvalidRequest, Misconfigured, Overloaded
 
 BOTH = [DenseQuery(vector=NORTH), LexicalQuery(text="cat")]
