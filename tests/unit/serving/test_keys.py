@@ -50,6 +50,8 @@ def test_several_keys_are_active_and_told_apart():
         "\0",
         "é" * 100,
     ],
+    # Keys differ in every process, and the names of tests must not.
+    ids=["short", "changed", "unknown", "blank", "other id", "hash", "no secret", "empty", "control", "no ascii"],
 )
 def test_what_is_no_key_is_refused(wrong: str):
     """A cut, changed, foreign or empty key is nobody's, nor is the digest that the file holds."""
