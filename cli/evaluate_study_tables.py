@@ -7,12 +7,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cli.evaluate_tables import plain_table, print_line
+
 if TYPE_CHECKING:
     from evaluation.figures import Change
     from evaluation.first_stage.records import RetrievalStudy
     from evaluation.first_stage.synonym_records import Entry, Move, SynonymStudy
 
-INDENT = "  "
 KIB = 1024
 
 
@@ -26,19 +27,19 @@ def print_retrieval(console: Console, study: "RetrievalStudy") -> None:
     _print_against_dense(console, study)
     _print_costs(console, study)
     if study.dense_weight is not None:
-        _line(console, _weight(study))
+        print_line(console, _weight(study))
     if study.exact_overlap is not None:
-        _line(console, f"the dense pool has {study.exact_overlap:.2%} of the exact nearest documents")
+        print_line(console, f"the dense pool has {study.exact_overlap:.2%} of the exact nearest documents")
     for gap in study.gaps:
-        _line(console, gap.sentence)
+        print_line(console, gap.sentence)
     for option, changes in study.word_changes.items():
         for change in changes[:2]:
-            _line(console, f"{option} against lexical: {change.sentence}")
+            print_line(console, f"{option} against lexical: {change.sentence}")
     for option, why in study.left_out.items():
-        _line(console, f"{option} left out: {why}")
+        print_line(console, f"{option} left out: {why}")
     if study.failed_count:
-        _line(console, f"{study.failed_count} questions failed and count as 0")
-    _line(console, study.sentence)
+        print_line(console, f"{study.failed_count} questions failed and count as 0")
+    print_line(console, study.sentence)
 
 
 def print_synonyms(console: Console, study: "SynonymStudy") -> None:
@@ -47,18 +48,18 @@ def print_synonyms(console: Console, study: "SynonymStudy") -> None:
     title = f"{study.provenance.corpus.name}, {study.split}: fires in {fired} of {study.question_count} questions"
     console.print(Text(title, "bold"))
     if study.entries:
-        table = _table("entry", "fires in", "lexical", "dense")
+        table = plain_table("entry", "fires in", "lexical", "dense")
         table.columns[0].no_wrap = False
         for entry in study.entries:
             _add_entry(table, entry)
         console.print(table)
     for side, found in study.whole.sides.items():
         for change in found.changes:
-            _line(console, f"{side}: {change.sentence}")
+            print_line(console, f"{side}: {change.sentence}")
 
 
 def _print_measures(console: Console, study: "RetrievalStudy", title: str, *, after: bool) -> None:
-    table = _table(title, *study.measures)
+    table = plain_table(title, *study.measures)
     for option in study.options:
         means = option.after if after else option.before
         table.add_row(option.name, *(f"{means[name].mean:.3f}" for name in study.measures))
@@ -66,8 +67,8 @@ def _print_measures(console: Console, study: "RetrievalStudy", title: str, *, af
 
 
 def _print_against_dense(console: Console, study: "RetrievalStudy") -> None:
-    _line(console, f"{study.compared[-1]} against dense, question by question, before and after reranking")
-    table = _table("", *("better", "worse", "p") * 2)
+    print_line(console, f"{study.compared[-1]} against dense, question by question, before and after reranking")
+    table = plain_table("", *("better", "worse", "p") * 2)
     for option in study.options[1:]:
         table.add_row(option.name, *_last(option.changes_before), *_last(option.changes_after))
     console.print(table)
@@ -80,7 +81,7 @@ def _last(changes: Sequence["Change"]) -> list[str | Text]:
 
 
 def _print_costs(console: Console, study: "RetrievalStudy") -> None:
-    table = _table("cost", "first stage ms, p50", "KiB on disk")
+    table = plain_table("cost", "first stage ms, p50", "KiB on disk")
     for option in study.options:
         milliseconds = option.first_stage_ms_p50
         if milliseconds is not None:
@@ -108,15 +109,3 @@ def _add_entry(table: Table, entry: "Entry") -> None:
 def _ranks(move: "Move") -> str:
     before, after = (str(rank) if rank else "none" for rank in (move.before, move.after))
     return f"{before} → {after}" if before != after else before
-
-
-def _table(first: str, *others: str) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 1), header_style="dim")
-    table.add_column(first, no_wrap=True)
-    for column in others:
-        table.add_column(column, justify="right", no_wrap=True)
-    return table
-
-
-def _line(console: Console, text: str) -> None:
-    console.print(Text(INDENT + text), soft_wrap=True)

@@ -30,10 +30,10 @@ def print_comparison(console: Console, found: "Comparison", run_a: str, run_b: s
     """Print run B against run A."""
     console.print(Text(f"{run_b} against {run_a}, {found.question_count} questions", "bold"))
     if not found.same_pools:
-        _line(console, "the pools differ: the first stages differ too, not only the reranking")
+        print_line(console, "the pools differ: the first stages differ too, not only the reranking")
     for name, only in ((run_a, found.only_a), (run_b, found.only_b)):
         if only:
-            _line(console, f"only in {name}, left out: {', '.join(only[:SHOWN_IDS])} ({len(only)})")
+            print_line(console, f"only in {name}, left out: {', '.join(only[:SHOWN_IDS])} ({len(only)})")
     _print_changes(console, found.changes, ("A", "B"))
 
 
@@ -41,7 +41,7 @@ def print_scores(console: Console, scores: "Scores") -> None:
     """Print the means of a run."""
     answered = len(next(iter(scores.values.values()), ()))
     console.print(Text(f"{answered} answerable questions", "bold"))
-    table = _table("measure", "mean")
+    table = plain_table("measure", "mean")
     for name in scores.values:
         table.add_row(name, f"{scores.mean(name):.4f}")
     console.print(table)
@@ -51,7 +51,7 @@ def print_scores(console: Console, scores: "Scores") -> None:
         ("of the run without judgments, left out", scores.unjudged),
     ):
         if names:
-            _line(console, f"{len(names)} questions {what}: {', '.join(names[:SHOWN_IDS])}")
+            print_line(console, f"{len(names)} questions {what}: {', '.join(names[:SHOWN_IDS])}")
 
 
 def gates(texts: Sequence[str]) -> list["Gate"]:
@@ -81,8 +81,8 @@ def require(wanted: Sequence["Gate"], means: Mapping[str, float]) -> None:
 def _print_prepared(console: Console, record: Any) -> None:
     corpus = record.provenance.corpus
     population = corpus.population
-    _line(console, f"{corpus.name}, {corpus.digest[:19]}")
-    _line(
+    print_line(console, f"{corpus.name}, {corpus.digest[:19]}")
+    print_line(
         console,
         f"{'/'.join(str(count) for count in population.model_dump().values())}: "
         f"{population.document_count} documents, {population.question_count} questions: {population.dev_count} dev, "
@@ -90,11 +90,11 @@ def _print_prepared(console: Console, record: Any) -> None:
         f"{population.unanswerable_test_count} not",
     )
     if record.unknown_relevant_count:
-        _line(console, f"{record.unknown_relevant_count} judgments name documents that are not there")
+        print_line(console, f"{record.unknown_relevant_count} judgments name documents that are not there")
 
 
 def _print_indexed(console: Console, record: Any) -> None:
-    _line(
+    print_line(
         console,
         f"documents {record.document_count}, dimension {record.dimension}, device {record.device}, points_count "
         f"{record.points_count}; {record.truncated_count} cut at the encoder's limit; {record.seconds:.1f} s",
@@ -103,13 +103,15 @@ def _print_indexed(console: Console, record: Any) -> None:
 
 def _print_candidates(console: Console, record: Any) -> None:
     size = record.provenance.configuration.pool_size
-    _line(console, f"{len(record.questions)} pools of {size}, {record.pool_digest[:19]}; {len(record.failed)} failed")
+    print_line(
+        console, f"{len(record.questions)} pools of {size}, {record.pool_digest[:19]}; {len(record.failed)} failed"
+    )
 
 
 def _print_reranked(console: Console, record: Any) -> None:
     pairs = sum(len(pool.pairs) for pool in record.questions)
     cut = sum(pool.truncated_count for pool in record.questions)
-    _line(console, f"{len(record.questions)} pools, {pairs} pairs, {cut} cut; {len(record.failed)} failed")
+    print_line(console, f"{len(record.questions)} pools, {pairs} pairs, {cut} cut; {len(record.failed)} failed")
 
 
 def _print_negatives(console: Console, record: Any) -> None:
@@ -119,7 +121,7 @@ def _print_negatives(console: Console, record: Any) -> None:
 
 
 def _print_exercise(console: Console, record: Any) -> None:
-    _line(
+    print_line(
         console,
         f"{record.question}: removed_relevant {list(record.removed_relevant)}, {record.candidate_count} candidates, "
         f"returned {list(record.returned_relevant)}, recall {record.recall:g}",
@@ -129,18 +131,18 @@ def _print_exercise(console: Console, record: Any) -> None:
 def _print_evaluation(console: Console, record: Any) -> None:
     _print_quality(console, record.quality)
     _print_latency(console, record.latency)
-    _line(console, f"{record.truncated_pair_count} of {record.pair_count} pairs were cut at the reranker's limit")
+    print_line(console, f"{record.truncated_pair_count} of {record.pair_count} pairs were cut at the reranker's limit")
     _print_abstention(console, record.abstention)
 
 
 def _print_abstention(console: Console, study: "Abstention | None") -> None:
     if study is None:
-        _line(console, "no study of abstention: a split lacks answerable or unanswerable questions")
+        print_line(console, "no study of abstention: a split lacks answerable or unanswerable questions")
         return
-    _line(console, study.sentence)
+    print_line(console, study.sentence)
     for signal in study.signals:
         tested = signal.tested
-        _line(
+        print_line(
             console,
             f"{signal.signal}: AUC {signal.auc:.3f} ({signal.auc_low:.3f} to {signal.auc_high:.3f}); threshold "
             f"{tested.threshold:.4f} answers {tested.answered_answerable_count} of {tested.answerable_count} and "
@@ -149,7 +151,7 @@ def _print_abstention(console: Console, study: "Abstention | None") -> None:
 
 
 def _print_quality(console: Console, quality: "Quality") -> None:
-    _line(
+    print_line(
         console,
         f"{quality.question_count} answerable {quality.split} questions; {quality.skipped_unanswerable_count} without "
         f"a relevant document left out; {quality.missing_count} missing, counted as 0",
@@ -158,7 +160,7 @@ def _print_quality(console: Console, quality: "Quality") -> None:
 
 
 def _print_changes(console: Console, changes: Sequence["Change"], names: tuple[str, str]) -> None:
-    table = _table("measure", *names, "change", "95 % interval", "p", "better", "worse")
+    table = plain_table("measure", *names, "change", "95 % interval", "p", "better", "worse")
     for change in changes:
         table.add_row(
             change.measure,
@@ -172,33 +174,34 @@ def _print_changes(console: Console, changes: Sequence["Change"], names: tuple[s
         )
     console.print(table)
     for change in changes[:3]:
-        _line(console, change.sentence)
+        print_line(console, change.sentence)
 
 
 def _print_latency(console: Console, latency: "Latency") -> None:
     reference = latency.reference
-    table = _table("ms per question", "mean", "p50", "p95", "p99", *(("tutorial's mean",) if reference else ()))
+    table = plain_table("ms per question", "mean", "p50", "p95", "p99", *(("tutorial's mean",) if reference else ()))
     for name in ("dense", "rerank", "total"):
         spread = getattr(latency, name)
         cells = [f"{value:.2f}" for value in (spread.mean, spread.p50, spread.p95, spread.p99)]
         table.add_row(name, *cells, *((f"{getattr(reference, name):.2f}",) if reference else ()))
     console.print(table)
-    _line(console, f"over all {latency.question_count} {latency.split} questions, pool {latency.pool_size}")
+    print_line(console, f"over all {latency.question_count} {latency.split} questions, pool {latency.pool_size}")
     if reference:
-        _line(console, reference.source)
+        print_line(console, reference.source)
 
 
 def _print_studies(console: Console, record: Any) -> None:
-    table = _table("pool depth", "Recall", "nDCG@5", "MRR@5", "rerank ms")
+    table = plain_table("pool depth", "Recall", "nDCG@5", "MRR@5", "rerank ms")
     for point in record.pool_depth:
         means = [point.measures[name].mean for name in (f"Recall@{point.depth}", "nDCG@5", "MRR@5")]
         table.add_row(str(point.depth), *(f"{mean:.4f}" for mean in means), f"{point.rerank_ms_mean:.0f}")
     console.print(table)
     for point in (*record.pool_depth[1:], *record.truncation[1:]):
-        _line(console, point.sentence)
+        print_line(console, point.sentence)
 
 
-def _table(first: str, *others: str) -> Table:
+def plain_table(first: str, *others: str) -> Table:
+    """Make a table without lines: names at the left, figures at the right."""
     table = Table(box=None, padding=(0, 1, 0, 1), header_style="dim")
     table.add_column(first, no_wrap=True)
     for column in others:
@@ -206,7 +209,8 @@ def _table(first: str, *others: str) -> Table:
     return table
 
 
-def _line(console: Console, text: str) -> None:
+def print_line(console: Console, text: str) -> None:
+    """Print a line below a heading."""
     console.print(Text(INDENT + text), soft_wrap=True)
 
 

@@ -11,6 +11,7 @@ from gateway.convert_values import (
     collection_name,
     id_message,
     id_of,
+    known,
     model_message,
     payload_of,
     struct_of,
@@ -70,10 +71,8 @@ def search_of(request: pb.SearchRequest) -> SearchQuery:
     if len(request.payload_fields) > MAX_PAYLOAD_FIELDS:
         wanted = f"{len(request.payload_fields)}, at most {MAX_PAYLOAD_FIELDS} are allowed"
         raise InvalidRequest("FIELD_COUNT", wanted, field="payload_fields")
-    if request.rerank not in RERANK_MODES:
-        raise InvalidRequest("ENUM_UNKNOWN", f"no such value: {request.rerank}", field="rerank")
-    if request.priority not in PRIORITIES:
-        raise InvalidRequest("ENUM_UNKNOWN", f"no such value: {request.priority}", field="priority")
+    rerank = known(RERANK_MODES, request.rerank, "rerank")
+    priority = known(PRIORITIES, request.priority, "priority")
     for flag in ("return_parent", "rerank_parent"):
         if getattr(request, flag) and not request.fold_to_parent:
             raise InvalidRequest("FOLD_REQUIRED", "only with fold_to_parent", field=flag)
@@ -83,9 +82,9 @@ def search_of(request: pb.SearchRequest) -> SearchQuery:
         pool_size=pool_size,
         top_k=top_k,
         filter=filter_of(request.filter) if request.HasField("filter") else None,
-        rerank=RERANK_MODES[request.rerank],
+        rerank=rerank,
         payload_fields=tuple(request.payload_fields),
-        priority=PRIORITIES[request.priority],
+        priority=priority,
         retrieval=retrieval_of(request.retrieval, request.query, pool_size),
         diversity=diversity_of(request.diversity),
         fold_to_parent=request.fold_to_parent,
@@ -109,11 +108,10 @@ def documents_of(messages: Sequence[pb.Document]) -> list[Document]:
 
 def overlong_of(message: pb.UpsertDocumentsRequest) -> Overlong:
     """Read what is to become of texts over the token limit."""
-    if message.overlong not in OVERLONGS:
-        raise InvalidRequest("ENUM_UNKNOWN", f"no such value: {message.overlong}", field="overlong")
+    overlong = known(OVERLONGS, message.overlong, "overlong")
     if message.overlong == pb.OVERLONG_UNSPECIFIED and message.truncate:
         return Overlong.TRUNCATE
-    return OVERLONGS[message.overlong]
+    return overlong
 
 
 def splitting_of(message: pb.UpsertDocumentsRequest, overlong: Overlong) -> Splitting:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from gateway.convert import document_message
 from gateway.convert_lexical import lexical_message, lexical_of
-from gateway.convert_values import MAX_TEXT_BYTES, check_range, id_of, model_message, payload_key, payload_of
+from gateway.convert_values import MAX_TEXT_BYTES, check_range, id_of, known, model_message, payload_key, payload_of
 from gateway.parameters import (
     DEFAULT_PARAMETERS,
     CollectionParameters,
@@ -68,12 +68,11 @@ def parameters_of(message: pb.CollectionParameters, field: str = "parameters") -
     for name, (smallest, largest) in LIMITS.items():
         numbers[name] = getattr(message if message.HasField(name) else DEFAULT_PARAMETERS, name)
         check_range(numbers[name], largest, f"{field}.{name}", smallest=smallest)
-    if message.quantization not in QUANTIZATIONS:
-        raise InvalidRequest("ENUM_UNKNOWN", f"no such value: {message.quantization}", field=f"{field}.quantization")
+    quantization = known(QUANTIZATIONS, message.quantization, f"{field}.quantization")
     return CollectionParameters(
         **numbers,
         on_disk=message.on_disk,
-        quantization=QUANTIZATIONS[message.quantization],
+        quantization=quantization,
         payload_indexes=_indexes_of(message.payload_indexes, f"{field}.payload_indexes"),
         lexical=lexical_of(message.lexical, f"{field}.lexical") if message.HasField("lexical") else None,
     )
@@ -215,9 +214,8 @@ def _indexes_of(messages: Sequence[pb.PayloadIndex], field: str) -> Sequence[Pay
 
 
 def _index_of(message: pb.PayloadIndex, field: str) -> PayloadIndex:
-    if message.type not in INDEX_KINDS:
-        raise InvalidRequest("ENUM_UNKNOWN", f"no such value: {message.type}", field=f"{field}.type")
+    kind = known(INDEX_KINDS, message.type, f"{field}.type")
     key = payload_key(message.key, f"{field}.key")
     if '"' in key or "\\" in key:
         raise InvalidRequest("KEY", "a key without quotation marks and backslashes is wanted", field=f"{field}.key")
-    return PayloadIndex(key=key, kind=INDEX_KINDS[message.type])
+    return PayloadIndex(key=key, kind=kind)

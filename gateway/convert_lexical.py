@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from gateway.convert_values import MAX_LANGUAGE_CHARACTERS
+from gateway.convert_values import MAX_LANGUAGE_CHARACTERS, known
 from gateway.parameters import LexicalParameters, LexicalTokenizer
 from retrieval.gateway.v1 import gateway_pb2 as pb
 from serving.errors import InvalidRequest
@@ -33,11 +33,10 @@ def lexical_of(message: pb.LexicalParameters, field: str) -> LexicalParameters:
         if not least <= numbers[name] <= most:  # also where it is no number
             wanted = f"{numbers[name]:g}, {least} to {most} is wanted"
             raise InvalidRequest("OUT_OF_RANGE", wanted, field=f"{field}.{name}")
-    if message.tokenizer not in TOKENIZERS:
-        raise InvalidRequest("ENUM_UNKNOWN", f"no such value: {message.tokenizer}", field=f"{field}.tokenizer")
+    tokenizer = known(TOKENIZERS, message.tokenizer, f"{field}.tokenizer")
     return LexicalParameters(
         **numbers,
-        tokenizer=TOKENIZERS[message.tokenizer],
+        tokenizer=tokenizer,
         language=_language_of(message, f"{field}.language"),
         stem=message.stem,
         stop_words=message.stop_words,

@@ -1,10 +1,10 @@
 """How a pool is to be filled, and how it was: messages to records and back."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
-from gateway.convert_values import MAX_LANGUAGE_CHARACTERS, check_range, check_text, payload_key
+from gateway.convert_values import MAX_LANGUAGE_CHARACTERS, check_range, check_text, known, payload_key
 from gateway.diversity import Diversity
 from gateway.fusion import Fusion, FusionMethod, ListRank
 from gateway.pool import ListReport
@@ -13,8 +13,6 @@ from gateway.synonyms import MAX_VARIANTS
 from retrieval.gateway.v1 import gateway_pb2 as pb
 from serving.errors import InvalidRequest
 from serving.timing import to_duration
-
-T = TypeVar("T")
 
 MAX_TEXTS = 8
 """Alternatives, and hypothetical passages: each costs a vector and a list."""
@@ -63,13 +61,13 @@ def retrieval_of(message: pb.Retrieval, query: str, pool_size: int) -> Retrieval
         wanted = f"{len(message.language)} characters, at most {MAX_LANGUAGE_CHARACTERS} are allowed"
         raise InvalidRequest("OUT_OF_RANGE", wanted, field="retrieval.language")
     retrieval = Retrieval(
-        mode=_known(MODES, message.mode, "retrieval.mode"),
+        mode=known(MODES, message.mode, "retrieval.mode"),
         fusion=_fusion_of(message.fusion),
         alternatives=_texts_of(message.alternatives, "retrieval.alternatives"),
         hypothetical_passages=_texts_of(message.hypothetical_passages, "retrieval.hypothetical_passages"),
-        hypothetical_use=_known(HYPOTHETICAL_USES, message.hypothetical_use, "retrieval.hypothetical_use"),
+        hypothetical_use=known(HYPOTHETICAL_USES, message.hypothetical_use, "retrieval.hypothetical_use"),
         write=message.write_hypothetical_passages,
-        synonyms=_known(SYNONYM_USES, message.synonyms, "retrieval.synonyms"),
+        synonyms=known(SYNONYM_USES, message.synonyms, "retrieval.synonyms"),
         language=message.language,
         depth=depth,
     )
@@ -117,7 +115,7 @@ def _fusion_of(message: pb.Fusion) -> Fusion:
     rrf_k = message.rrf_k if message.HasField("rrf_k") else Fusion().rrf_k
     check_range(rrf_k, MAX_RRF_K, "retrieval.fusion.rrf_k")
     return Fusion(
-        method=_known(METHODS, message.method, "retrieval.fusion.method"),
+        method=known(METHODS, message.method, "retrieval.fusion.method"),
         rrf_k=rrf_k,
         dense_weight=_share(message, "dense_weight", Fusion().dense_weight, "retrieval.fusion"),
     )
@@ -169,9 +167,3 @@ def _share(message: Any, name: str, default: Any, field: str) -> Any:
     if not (math.isfinite(value) and 0 <= value <= 1):
         raise InvalidRequest("OUT_OF_RANGE", f"{value}, 0 to 1 is wanted", field=f"{field}.{name}")
     return value
-
-
-def _known(known: Mapping[Any, T], value: Any, field: str) -> T:
-    if value not in known:
-        raise InvalidRequest("ENUM_UNKNOWN", f"no such value: {value}", field=field)
-    return known[value]

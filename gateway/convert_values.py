@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from google.protobuf import struct_pb2
@@ -14,6 +14,8 @@ from gateway.ports import DocumentId, Model, Payload
 from retrieval.gateway.v1 import gateway_pb2 as pb
 from serving.errors import InvalidRequest
 from serving.limits import require_size
+
+T = TypeVar("T")
 
 MAX_TEXT_BYTES = 65_536
 MAX_PAYLOAD_BYTES = 65_536
@@ -38,6 +40,17 @@ def check_text(text: str, field: str) -> None:
     require_size(text, MAX_TEXT_BYTES, field=field)
     if not text.strip():
         raise InvalidRequest("TEXT_BLANK", "no visible character", field=field)
+
+
+def known(values: Mapping[Any, T], value: Any, field: str) -> T:
+    """Return what a value of an enum stands for.
+
+    Raises:
+        InvalidRequest: `ENUM_UNKNOWN`.
+    """
+    if value not in values:
+        raise InvalidRequest("ENUM_UNKNOWN", f"no such value: {value}", field=field)
+    return values[value]
 
 
 def ids_of(messages: Sequence[pb.DocumentId], field: str = "ids") -> list[DocumentId]:

@@ -32,6 +32,11 @@ class Diversity:
     """Documents per value of it."""
 
     @property
+    def group_field(self) -> str:
+        """The payload key at the top that groups are read from; empty where they are not."""
+        return self.group_by.partition(".")[0]
+
+    @property
     def needs_vectors(self) -> bool:
         """Whether candidates have to bring their vectors."""
         return self.mmr_lambda is not None

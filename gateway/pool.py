@@ -139,7 +139,7 @@ async def _found(
     depth: int,
     deadline: Deadline,
 ) -> Found:
-    group = search.diversity.group_by.partition(".")[0]
+    group = search.diversity.group_field
     fields = tuple(dict.fromkeys((*search.payload_fields, group))) if group else search.payload_fields
     return await store.search(
         search.collection,
@@ -174,7 +174,9 @@ def _order(search: SearchQuery, queries: Sequence[NamedQuery], found: Found) -> 
         for one, share, candidates in zip(queries, shares, lists, strict=True)
     ]
     cut = None if diversity.group_by or diversity.needs_vectors else search.pool_size
-    pool = [_part_of(one, best) for one in fuse(weighted, fusion, limit=cut)]
+    pool = fuse(weighted, fusion, limit=cut)
+    if best:
+        pool = [_part_of(one, best) for one in pool]
     return grouped(pool, key=diversity.group_by, size=diversity.group_size) if diversity.group_by else pool
 
 
@@ -252,7 +254,7 @@ async def _parent_texts(
 
 def _retrieved(search: SearchQuery, fused: Fused, texts: Mapping[DocumentId, str]) -> Retrieved:
     """Make one of the pool of what was found."""
-    candidate = replace(fused.candidate, payload=_asked_payload(search, fused.candidate), vector=None)
+    candidate = _as_asked(search, fused.candidate)
     passage, part = candidate.text, candidate.part
     if part is not None and part.parent in texts:  # where it is not, the part that was found stands for it
         text = texts[part.parent]
@@ -261,8 +263,12 @@ def _retrieved(search: SearchQuery, fused: Fused, texts: Mapping[DocumentId, str
     return Retrieved(candidate=candidate, lists=fused.lists, passage=passage)
 
 
-def _asked_payload(search: SearchQuery, candidate: Candidate) -> dict[str, object]:
-    """Leave out what was read only to group by."""
-    fields, group = search.payload_fields, search.diversity.group_by.partition(".")[0]
-    extra = bool(group) and "*" not in fields and group not in fields
-    return {key: value for key, value in candidate.payload.items() if not (extra and key == group)}
+def _as_asked(search: SearchQuery, candidate: Candidate) -> Candidate:
+    """Leave out what was read only to group and to compare by."""
+    if candidate.vector is not None:
+        candidate = replace(candidate, vector=None)
+    group = search.diversity.group_field
+    if group and group not in search.payload_fields and "*" not in search.payload_fields:
+        payload = {key: value for key, value in candidate.payload.items() if key != group}
+        candidate = replace(candidate, payload=payload)
+    return candidate
