@@ -14,7 +14,7 @@ from retrieval.gateway.v1 import gateway_pb2 as pb
 MAX_TOKENS = 512
 """What an encoder reads, where no size of parts was given: E5's limit."""
 WORDS_PER_TOKEN = 0.7
-"""Of XLM-RoBERTa's tokenizer on English prose; 0.69 on the demo's documents. Elsewhere it is less, down to a half."""
+"""An estimate for XLM-RoBERTa's tokenizer; all that hangs on it is the default of a collection's average length."""
 
 
 def average_words(source: Source, fields: Fields, long_texts: LongTexts, lexical: pb.LexicalParameters) -> float | None:
