@@ -1,12 +1,14 @@
 """Ports of this machine: free ones, and whether named ones are."""
 
 import errno
+import random
 import socket
 from collections.abc import Mapping
-from contextlib import ExitStack
+from itertools import islice
 
 from serving.errors import Misconfigured
 
+OUTSIDE_EPHEMERAL = range(20_000, 32_768)  # Linux: net.ipv4.ip_local_port_range is 32768 to 60999
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - told apart here, not bound
 
 
@@ -62,9 +64,10 @@ def require_free(host: str, ports: Mapping[str, int]) -> None:
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """Return ports that are free now, all different; another program may still be quicker."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind((host, 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
+    """Return ports that are free now, all different; another program may still be quicker.
+
+    A server binds its port seconds later, when its model is loaded. The ports are therefore none of those that the
+    kernel hands to every connection and listener that asks for any (from 32768 on, where it is left as it comes).
+    """
+    shuffled = random.sample(OUTSIDE_EPHEMERAL, len(OUTSIDE_EPHEMERAL))
+    return list(islice((port for port in shuffled if free(host, port)), count))

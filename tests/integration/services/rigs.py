@@ -1,7 +1,6 @@
 """Whole servers for tests, on free ports of loopback: a gateway between fakes, and what a client sees of it."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 from store_fake import MemoryStore
 
+from cli.addresses import free_ports
 from gateway import encoder_client, reranker_client
 from gateway.app import ACCESS, _services
 from gateway.channels import open_channel
@@ -118,10 +118,8 @@ def client(port: int) -> grpc.aio.Channel:
 
 def free_port() -> int:
     """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    (port,) = free_ports(1)
+    return port
 
 
 def request(query: str = "alpha", **fields: Any) -> pb.SearchRequest:

@@ -96,6 +96,7 @@ async def test_the_settings_reach_the_circuits(tmp_path: Path) -> None:
     async with serve(encoder) as first, serve(reranker) as second:
         settings = GatewaySettings(
             host="127.0.0.1",
+            port=0,
             grace_s=1,
             store_path=tmp_path,
             encoder_target=f"127.0.0.1:{first}",

@@ -17,6 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from probe_service import SERVICE, Probe, ProbeSettings, Rig, open_rig
 
+from cli.addresses import free_ports
 from serving import server as server_module
 from serving.errors import Misconfigured
 from serving.metrics import ServerMetrics
@@ -231,19 +232,12 @@ async def test_an_ipv6_address_is_bound_with_or_without_brackets(host: str):
         assert await health(channel) == SERVING
 
 
-@pytest.fixture
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with closing(socket.socket()) as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
-
-
-async def test_the_metrics_page_is_served_while_the_server_runs(free_port: int):
+async def test_the_metrics_page_is_served_while_the_server_runs():
     """Prometheus reads the page on its own port; afterwards the port is free again."""
+    (port,) = free_ports(1)
     for _ in range(2):
-        async with open_rig(metrics_port=free_port):
-            page = await asyncio.to_thread(_read, f"http://127.0.0.1:{free_port}/metrics")
+        async with open_rig(metrics_port=port):
+            page = await asyncio.to_thread(_read, f"http://127.0.0.1:{port}/metrics")
         assert re.search("^# TYPE probe_call_seconds histogram", page, re.MULTILINE)
 
 

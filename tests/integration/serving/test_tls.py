@@ -11,6 +11,7 @@ from certificates import Authority, Pair
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from probe_service import SERVICE, Probe, ProbeSettings
 
+from cli.addresses import free_ports
 from serving.auth import certificate_names
 from serving.errors import Misconfigured
 from serving.keys import create_key
@@ -169,9 +170,7 @@ def test_the_common_name_counts_where_there_is_no_other():
 async def test_health_has_a_port_of_its_own_without_tls(first: Authority):
     """A probe that speaks no TLS sees the same health there, and nothing else is served there."""
     pair = first.sign("server")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     settings = served(tls_cert_file=pair.cert, tls_key_file=pair.key, tls_client_ca_file=first.cert, health_port=port)
     async with open_server(settings, ServerMetrics("probe"), {SERVICE: Probe().add}) as running:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

@@ -45,6 +45,11 @@ def test_free_ports_differ() -> None:
     assert len(set(free_ports(5))) == 5
 
 
+def test_a_free_port_is_none_that_the_kernel_hands_out() -> None:
+    """A server that binds its port seconds later does not find another program's connection on it."""
+    assert max(free_ports(50)) < 32_768
+
+
 def test_a_server_that_listens_everywhere_is_reached_here() -> None:
     """0.0.0.0 is no address to call."""
     assert reachable("0.0.0.0", 1) == "127.0.0.1:1"
