@@ -46,19 +46,24 @@ class ClientAccess:
     files: TlsFiles = field(default_factory=TlsFiles)
     api_key: str | None = field(default=None, repr=False)
 
+    @property
+    def talks_tls(self) -> bool:
+        """Whether channels are to have TLS; any file means it."""
+        return self.tls or bool(self.files.paths)
+
     def credentials(self) -> grpc.ChannelCredentials | None:
         """Return what a channel needs for TLS, or None.
 
         Raises:
             Misconfigured: The files are wrong.
         """
-        return channel_credentials(watch(self.files).current()) if self.tls or self.files.paths else None
+        return channel_credentials(watch(self.files).current()) if self.talks_tls else None
 
     def keyed(self, channel: Any, address: str) -> Any:
         """Return a channel that sends the key along, where there is one."""
         if self.api_key is None:
             return channel
-        if not (self.tls or self.files.paths or on_this_machine(address)):
+        if not (self.talks_tls or on_this_machine(address)):
             note(f"the API key goes to {address} in the clear; --tls is off", "yellow")
         key = self.api_key
         return KeyedChannel(channel, lambda: key)

@@ -1,5 +1,6 @@
 """What `twostage doctor` looks at: the installation, the machine, the models, the ports."""
 
+import asyncio
 import importlib.util
 import os
 import platform
@@ -8,10 +9,11 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from cli.access import access
 from cli.addresses import free, reachable
 from cli.console import size
 from cli.findings import Finding
-from cli.health import ask
+from cli.health import Answer, ask
 from cli.home import Home, Profile
 from serving.bundle import Bundle, Manifest
 from serving.cpu import int8_flags, read_quota, usable_cpus
@@ -124,7 +126,7 @@ def device(home: Home, profile: Profile) -> tuple[str | None, Finding]:
 
 async def ports(host: str, ports_by_name: Mapping[str, int]) -> list[Finding]:
     """Look which ports are free, and who answers at the others."""
-    return [await _port(host, name, port) for name, port in ports_by_name.items()]
+    return list(await asyncio.gather(*(_port(host, name, port) for name, port in ports_by_name.items())))
 
 
 async def _port(host: str, name: str, port: int) -> Finding:
@@ -133,13 +135,23 @@ async def _port(host: str, name: str, port: int) -> Finding:
             return Finding(name=f"port {port}", value=f"free for the {name}")
     except Misconfigured as error:
         return Finding(name=f"port {port}", value=error.message, state="bad")
-    answer = await ask(reachable(host, port))
-    if answer.health == "UNKNOWN":
-        value, todo = "taken, and what is there speaks no gRPC health", f"give another with --{name}-port"
-    else:
+    value, todo = _holder(await ask(reachable(host, port)), name)
+    return Finding(name=f"port {port}", value=f"taken{value}", state="bad", todo=todo)
+
+
+def _holder(answer: Answer, name: str) -> tuple[str, str]:
+    """Say who holds a server's port, and what to do about it."""
+    if answer.health != "UNKNOWN":
+        tls = " over TLS" if answer.tls else ""
         who = f"{answer.model} on {answer.device}, {answer.digest[:19]}" if answer.model else "no model of its own"
-        value, todo = f"taken: {answer.health}, {who}", "it is up already, or stop what runs there"
-    return Finding(name=f"port {port}", value=value, state="bad", todo=todo)
+        who = "its model is shown with an API key only" if answer.refused else who
+        return f": {answer.health}{tls}, {who}", "it is up already, or stop what runs there"
+    if not answer.tls:
+        return ", and what is there speaks no gRPC health", f"give another with --{name}-port"
+    if access.get().talks_tls:
+        todo = "its certificate has to be of --tls-ca and name --host; it may want --tls-cert and --tls-key"
+        return ", and what is there talks TLS, but not with these certificates", todo
+    return ", and what is there talks TLS", "`twostage --tls-ca FILE doctor` asks who it is"
 
 
 def _package(name: str) -> Finding:

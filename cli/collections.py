@@ -8,9 +8,10 @@ from google.protobuf import json_format
 from rich.table import Table
 from rich.text import Text
 
-from cli import lexical, options, parameters, transfers
+from cli import options, parameters, transfers
 from cli.calls import gateway_at, run
 from cli.console import answers, fail, print_json, size
+from cli.lexical_options import lexical_options
 from retrieval.gateway.v1 import gateway_pb2 as pb
 
 app = typer.Typer(help="List, describe, create, alias, drop, export and import collections.", no_args_is_help=True)
@@ -53,6 +54,7 @@ def describe(name: Name, gateway: options.Gateway = options.DEFAULT_GATEWAY, as_
 
 
 @app.command()
+@lexical_options
 def create(
     name: Name,
     hnsw_m: parameters.HnswM = None,
@@ -62,30 +64,11 @@ def create(
     shards: parameters.Shards = None,
     replicas: parameters.Replicas = None,
     index: parameters.Indexes = None,
-    words: lexical.Words = False,
-    language: lexical.Language = "",
-    stem: lexical.Stem = False,
-    stop_words: lexical.StopWords = False,
-    tokenizer: lexical.GivenTokenizer = None,
-    fold_accents: lexical.FoldAccents = False,
-    k1: lexical.K1 = None,
-    b: lexical.B = None,
-    average_words: lexical.AverageWords = None,
+    lexical: pb.LexicalParameters | None = None,
     gateway: options.Gateway = options.DEFAULT_GATEWAY,
     as_json: options.AsJson = False,
 ) -> None:
     """Create an empty collection, bound to the encoder that is serving now; how it is kept is fixed from then on."""
-    given = lexical.lexical_of(
-        words=words,
-        language=language,
-        stem=stem,
-        stop_words=stop_words,
-        tokenizer=tokenizer,
-        fold_accents=fold_accents,
-        k1=k1,
-        b=b,
-        average_words=average_words,
-    )
     kept = parameters.parameters_of(
         hnsw_m=hnsw_m,
         hnsw_ef_construct=hnsw_ef_construct,
@@ -94,7 +77,7 @@ def create(
         shards=shards,
         replicas=replicas,
         indexes=index or (),
-        words=given,
+        words=lexical,
     )
 
     async def work() -> pb.Collection:

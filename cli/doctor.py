@@ -23,7 +23,8 @@ def doctor(
 ) -> None:
     """Check installation, machine, models and ports; exits 1 where `twostage up` would stop.
 
-    A system that is already up is such a case: it holds the ports, and what it serves is shown.
+    A system that is already up is such a case: it holds the ports, and what it serves is shown. Behind TLS it is asked
+    as `twostage --tls-ca FILE doctor`.
     """
     place = Home(path=home)
     ports = {"gateway": gateway_port, "encoder": encoder_port, "reranker": reranker_port}

@@ -1,6 +1,7 @@
 """Who answers at an address, and whether it says that it is serving."""
 
 import asyncio
+import ssl
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +9,8 @@ import grpc
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from cli.calls import open_channel
+from cli.access import access
+from cli.calls import let_in_channel, open_channel
 from retrieval.encoder.v1 import encoder_pb2
 from retrieval.encoder.v1.encoder_pb2_grpc import EncoderServiceStub
 from retrieval.reranker.v1 import reranker_pb2
@@ -16,6 +18,7 @@ from retrieval.reranker.v1.reranker_pb2_grpc import RerankerServiceStub
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 ASK_TIMEOUT_S = 2.0
+REFUSALS = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +26,11 @@ class Answer:
     """What a server says of itself."""
 
     health: str
-    """For example "SERVING"; "UNKNOWN" where it speaks no gRPC health."""
+    """For example "SERVING"; "UNKNOWN" where it speaks no gRPC health, or not to us."""
+    tls: bool = False
+    """Whether it talks TLS."""
+    refused: bool = False
+    """Whether it has a model and tells it only to those whom it knows."""
     model: str = ""
     device: str = ""
     digest: str = ""
@@ -42,24 +49,59 @@ async def until_serving(address: str) -> None:
 
 
 async def ask(address: str) -> Answer:
-    """Ask a server for its health and, where it has one, its model."""
-    async with open_channel(address) as channel:
-        try:
-            response = await _stub(channel).Check(health_pb2.HealthCheckRequest(), timeout=ASK_TIMEOUT_S)
-        except grpc.aio.AioRpcError:
-            return Answer(health="UNKNOWN")
-        health = health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)
+    """Ask a server for its health and, where it has one, its model: let in as the command is, or else plainly.
+
+    What runs on this machine may talk in the clear although the gateway that the command knows talks TLS. It is then
+    shown no key.
+
+    Raises:
+        Misconfigured: The command's certificates are wrong.
+    """
+    tls = access.get().talks_tls
+    async with let_in_channel(address) as channel:
+        answer = await _answer(channel, tls=tls)
+    if answer is None and tls:
+        async with open_channel(address) as channel:
+            answer = await _answer(channel, tls=False)
+    return answer or Answer(health="UNKNOWN", tls=await _talks_tls(address))
+
+
+async def _answer(channel: Any, *, tls: bool) -> Answer | None:
+    """Return what a server says of itself; None where it says nothing."""
+    try:
+        response = await _stub(channel).Check(health_pb2.HealthCheckRequest(), timeout=ASK_TIMEOUT_S)
+    except grpc.aio.AioRpcError:
+        return None
+    health = health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)
+    try:
         model = await _model(channel)
-        if model is None:
-            return Answer(health=health)
-        return Answer(health=health, model=model.id, device=model.device, digest=model.digest)
+    except grpc.aio.AioRpcError:
+        return Answer(health=health, tls=tls, refused=True)
+    if model is None:
+        return Answer(health=health, tls=tls)
+    return Answer(health=health, tls=tls, model=model.id, device=model.device, digest=model.digest)
 
 
-def _stub(channel: grpc.aio.Channel) -> Any:
+async def _talks_tls(address: str) -> bool:
+    """Tell whether a server answers a TLS handshake, whoever has signed its certificate."""
+    host, _, port = address.rpartition(":")
+    try:
+        await asyncio.to_thread(ssl.get_server_certificate, (host.strip("[]"), int(port)), timeout=ASK_TIMEOUT_S)
+    except OSError:  # an SSLError is one
+        return False
+    return True
+
+
+def _stub(channel: Any) -> Any:
     return HealthStub(channel)  # its published types know neither method
 
 
-async def _model(channel: grpc.aio.Channel) -> encoder_pb2.ModelReference | reranker_pb2.ModelReference | None:
+async def _model(channel: Any) -> encoder_pb2.ModelReference | reranker_pb2.ModelReference | None:
+    """Return the model of an encoder or reranker, None where it is neither.
+
+    Raises:
+        grpc.aio.AioRpcError: It is one, and refused to tell.
+    """
     calls: list[tuple[Any, Any]] = [
         (EncoderServiceStub(channel).GetModel, encoder_pb2.GetModelRequest()),
         (RerankerServiceStub(channel).GetModel, reranker_pb2.GetModelRequest()),
@@ -67,7 +109,9 @@ async def _model(channel: grpc.aio.Channel) -> encoder_pb2.ModelReference | rera
     for call, request in calls:
         try:
             response = await call(request, timeout=ASK_TIMEOUT_S)
-        except grpc.aio.AioRpcError:
+        except grpc.aio.AioRpcError as error:
+            if error.code() in REFUSALS:
+                raise
             continue
         model: encoder_pb2.ModelReference | reranker_pb2.ModelReference = response.model
         return model

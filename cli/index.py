@@ -5,18 +5,21 @@ from typing import Annotated
 
 import typer
 
-from cli import lexical, options
+from cli import options
 from cli.calls import reported, run
 from cli.console import EXIT_NOT_SO, print_json
 from cli.index_report import as_document, print_indexed
 from cli.indexing import Indexed, index_lines, open_collection
 from cli.jobs import Request, open_job
+from cli.lexical_options import lexical_options
 from cli.lines import Fields
 from cli.long_texts import long_texts
+from retrieval.gateway.v1 import gateway_pb2 as pb
 
 __all__ = ["Indexed", "index", "index_lines"]
 
 
+@lexical_options
 def index(
     file: options.File,
     collection: options.Collection,
@@ -28,15 +31,7 @@ def index(
     split: options.Split = False,
     part_tokens: options.PartTokens = None,
     part_per_sentence: options.PartPerSentence = False,
-    words: lexical.Words = False,
-    language: lexical.Language = "",
-    stem: lexical.Stem = False,
-    stop_words: lexical.StopWords = False,
-    tokenizer: lexical.GivenTokenizer = None,
-    fold_accents: lexical.FoldAccents = False,
-    k1: lexical.K1 = None,
-    b: lexical.B = None,
-    average_words: lexical.AverageWords = None,
+    lexical: pb.LexicalParameters | None = None,
     recreate: Annotated[bool, typer.Option("--recreate", help="Drop the collection first, with all in it.")] = False,
     journal: options.JournalFile = None,
     rejects: options.RejectFile = None,
@@ -57,25 +52,14 @@ def index(
         format=format,
         fields=Fields(id=id_field, text=text_field),
         long_texts=texts,
+        lexical=lexical,
         journal=journal,
         rejects=rejects,
         restart=restart,
         home=home,
     )
-    given = lexical.lexical_of(
-        words=words,
-        language=language,
-        stem=stem,
-        stop_words=stop_words,
-        tokenizer=tokenizer,
-        fold_accents=fold_accents,
-        k1=k1,
-        b=b,
-        average_words=average_words,
-    )
     with reported(gateway), open_job(request) as job:
-        wanted = lexical.Lexical(given=given, count=job.average_words) if given is not None else None
-        target = partial(open_collection, name=collection, recreate=recreate, lexical=wanted)
+        target = partial(open_collection, name=collection, recreate=recreate, lexical=job.lexical)
         indexed = run(job.run(gateway, target), gateway)
     if as_json:
         print_json(as_document(indexed, job.rejects))

@@ -178,13 +178,29 @@ async def open_collection(
         if lexical is not None:
             lexical.require_same(found)
         return found
-    parameters = found.parameters if found is not None else pb.CollectionParameters()
-    if lexical is not None:
-        parameters.lexical.CopyFrom(lexical.over(parameters.lexical))
+    parameters = parameters_after(found, lexical)
     if found is not None:
         await gateway.collections.DropCollection(pb.DropCollectionRequest(collection=name), timeout=CALL_TIMEOUT_S)
     create = pb.CreateCollectionRequest(collection=name, parameters=parameters)
     return (await gateway.collections.CreateCollection(create, timeout=CALL_TIMEOUT_S)).collection
+
+
+def parameters_after(old: pb.Collection | None, lexical: Lexical | None) -> pb.CollectionParameters:
+    """Return how the collection is kept that takes the place of another one, or of none: as that was.
+
+    Args:
+        old: The other one.
+        lexical: How its words are to be indexed; None leaves that as it is.
+
+    Raises:
+        InvalidRequest: They cannot be indexed in that way.
+    """
+    parameters = pb.CollectionParameters()
+    if old is not None:
+        parameters.CopyFrom(old.parameters)
+    if lexical is not None:
+        parameters.lexical.CopyFrom(lexical.over(parameters.lexical))
+    return parameters
 
 
 async def find_collection(gateway: Gateway, name: str) -> pb.Collection | None:

@@ -14,6 +14,7 @@ from cli.home import Home
 from cli.index_report import progress_bar
 from cli.indexing import Indexed, Progress, Wanted, interrupted, run_of, store
 from cli.journal import Journal
+from cli.lexical import Lexical, as_option
 from cli.lines import Fields
 from cli.long_texts import LongTexts
 from cli.record import Record
@@ -36,6 +37,8 @@ class Request:
     format: Format | None
     fields: Fields
     long_texts: LongTexts
+    lexical: pb.LexicalParameters | None
+    """What is said of how words are indexed; None is nothing."""
     journal: Path | None
     rejects: Path | None
     restart: bool
@@ -82,8 +85,13 @@ class Job:
             self.journal.end(indexed.document_count)
         return indexed
 
-    def average_words(self, lexical: pb.LexicalParameters) -> float | None:
-        """Count how many words a text of the input has on average; None where that cannot be."""
+    @property
+    def lexical(self) -> Lexical | None:
+        """How words are to be indexed; None leaves that as it is."""
+        given = self.request.lexical
+        return None if given is None else Lexical(given=given, count=self._average_words)
+
+    def _average_words(self, lexical: pb.LexicalParameters) -> float | None:
         return average_words(self.source, self.request.fields, self.request.long_texts, lexical)
 
     async def _finished(self, address: str, indexed: Indexed, finish: Finish | None) -> bool:
@@ -127,6 +135,7 @@ def _options(request: Request, source: Source) -> dict[str, str]:
         "text_field": request.fields.text,
         "format": source.format,
         **request.long_texts.in_words(),
+        **as_option(request.lexical),
     }
 
 

@@ -1,43 +1,15 @@
-"""How the words of a collection are indexed: options of the commands that make one, and the same in words."""
+"""How the words of a collection are indexed: what a run wants of it, and the same in words."""
 
+import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Literal
 
-import typer
+from google.protobuf import json_format
 
+from cli.lexical_options import TOKENIZERS
 from retrieval.gateway.v1 import gateway_pb2 as pb
 from serving.errors import Misconfigured
-
-Tokenizer = Literal["word", "multilingual", "whitespace"]
-TOKENIZERS: dict[Tokenizer, pb.LexicalTokenizer.ValueType] = {
-    "word": pb.LEXICAL_TOKENIZER_WORD,
-    "multilingual": pb.LEXICAL_TOKENIZER_MULTILINGUAL,
-    "whitespace": pb.LEXICAL_TOKENIZER_WHITESPACE,
-}
-
-Words = Annotated[
-    bool,
-    typer.Option(
-        "--lexical", help="Index words as well as vectors, for searches by words (BM25). Implied by --lexical-*."
-    ),
-]
-Language = Annotated[
-    str, typer.Option("--lexical-language", metavar="NAME", help="Of stems and stop words, for example english.")
-]
-Stem = Annotated[bool, typer.Option("--lexical-stem", help="Reduce words to their stems.")]
-StopWords = Annotated[bool, typer.Option("--lexical-stop-words", help="Leave the language's function words out.")]
-GivenTokenizer = Annotated[Tokenizer | None, typer.Option("--lexical-tokenizer", help="What a word is.")]
-FoldAccents = Annotated[bool, typer.Option("--lexical-fold-accents", help="Drop accents.")]
-K1 = Annotated[
-    float | None,
-    typer.Option("--lexical-k1", min=0, max=10, help="How fast further occurrences of a word stop counting."),
-]
-B = Annotated[float | None, typer.Option("--lexical-b", min=0, max=1, help="How much a text over the average loses.")]
-AverageWords = Annotated[
-    float | None,
-    typer.Option("--lexical-average-words", min=1, max=1_000_000, help="Words in a text of average length."),
-]
 
 Count = Callable[[pb.LexicalParameters], float | None]
 """Counts the average number of words; None where that cannot be."""
@@ -73,34 +45,18 @@ class Lexical:
         kept = collection.parameters
         if not kept.HasField("lexical"):
             raise Misconfigured("LEXICAL_INDEX_REQUIRED", f"{collection.name} indexes no words, {remedy}")
-        if _merged(kept.lexical, self.given) != kept.lexical:
+        if _merged(kept.lexical, self.given) != _merged(kept.lexical, pb.LexicalParameters()):
             raise Misconfigured("LEXICAL_INDEX_DIFFERS", f"{collection.name} indexes words otherwise, {remedy}")
 
 
-def lexical_of(
-    *,
-    words: bool,
-    language: str,
-    stem: bool,
-    stop_words: bool,
-    tokenizer: Tokenizer | None,
-    fold_accents: bool,
-    k1: float | None,
-    b: float | None,
-    average_words: float | None,
-) -> pb.LexicalParameters | None:
-    """Write what the options say; None where words are not to be indexed."""
-    given = pb.LexicalParameters(
-        language=language,
-        stem=stem,
-        stop_words=stop_words,
-        tokenizer=TOKENIZERS[tokenizer] if tokenizer else pb.LEXICAL_TOKENIZER_UNSPECIFIED,
-        fold_accents=fold_accents,
-        k1=k1,
-        b=b,
-        average_words=average_words,
-    )
-    return given if words or given != pb.LexicalParameters() else None
+def as_option(given: pb.LexicalParameters | None) -> dict[str, str]:
+    """Return what was said as text, as far as it was: what a run that goes on has to have been told as well."""
+    if given is None:
+        return {}
+    said = json_format.MessageToDict(given, preserving_proto_field_name=True)
+    if given.extra_stop_words:
+        said["extra_stop_words"] = hashlib.sha256("\n".join(given.extra_stop_words).encode()).hexdigest()
+    return {"lexical": json.dumps(said, sort_keys=True)}
 
 
 def in_words(parameters: pb.CollectionParameters) -> str:
@@ -121,9 +77,12 @@ def in_words(parameters: pb.CollectionParameters) -> str:
 
 
 def _merged(old: pb.LexicalParameters, given: pb.LexicalParameters) -> pb.LexicalParameters:
+    """Lay what was said over what was there; the order of stop words says nothing."""
     merged = pb.LexicalParameters()
     merged.CopyFrom(old)
     merged.MergeFrom(given)
+    # MergeFrom appends to a list, where a list that is given is instead of the old one.
+    merged.extra_stop_words[:] = sorted(set(given.extra_stop_words or old.extra_stop_words))
     return merged
 
 

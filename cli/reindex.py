@@ -11,8 +11,9 @@ from cli import options
 from cli.calls import Gateway, failed, reported, run
 from cli.console import EXIT_NOT_SO, answers, note, print_json
 from cli.index_report import as_document, print_indexed
-from cli.indexing import CALL_TIMEOUT_S, Indexed, find_collection
+from cli.indexing import CALL_TIMEOUT_S, Indexed, find_collection, parameters_after
 from cli.jobs import Job, Request, open_job
+from cli.lexical_options import lexical_options
 from cli.lines import Fields
 from cli.long_texts import long_texts
 from retrieval.gateway.v1 import gateway_pb2 as pb
@@ -37,20 +38,22 @@ class Switch:
     dropped: bool = field(default=False, init=False)
 
     async def target(self, gateway: Gateway) -> pb.Collection:
-        """Make the new collection, kept as the old one is.
+        """Make the new collection, kept as the old one is but for what was said of its words.
 
         Raises:
             Misconfigured: `NOT_AN_ALIAS`, a collection has that name.
+            InvalidRequest: Words cannot be indexed in that way; what an abandoned run has left stays.
         """
+        old = await self._old(gateway)
+        parameters = parameters_after(old, self.job.lexical)
         if self.job.journal is not None and (abandoned := self.job.journal.unfinished) is not None:
             await _drop_unused(gateway, abandoned.collection)
-        old = await self._old(gateway)
         name = f"{self.alias}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
         for suffix in ("", *(f"-{number}" for number in range(2, 100))):
             if await find_collection(gateway, name + suffix) is None:
                 name += suffix
                 break
-        create = pb.CreateCollectionRequest(collection=name, parameters=old.parameters if old else None)
+        create = pb.CreateCollectionRequest(collection=name, parameters=parameters)
         return (await gateway.collections.CreateCollection(create, timeout=CALL_TIMEOUT_S)).collection
 
     async def finish(self, gateway: Gateway, indexed: Indexed) -> bool:
@@ -77,6 +80,7 @@ class Switch:
         return old
 
 
+@lexical_options
 def reindex(
     file: options.File,
     collection: Alias,
@@ -88,6 +92,7 @@ def reindex(
     split: options.Split = False,
     part_tokens: options.PartTokens = None,
     part_per_sentence: options.PartPerSentence = False,
+    lexical: pb.LexicalParameters | None = None,
     drop_old: DropOld = False,
     accept_rejects: AcceptRejects = False,
     journal: options.JournalFile = None,
@@ -98,8 +103,9 @@ def reindex(
 ) -> None:
     """Index a file into a new collection, count, and only then let the alias point at it.
 
-    Whoever searches the alias meanwhile sees the old collection, then the new one, never a mixture. A run that was
-    killed goes on when the same command is given again. Exits 1 where the alias was left as it is.
+    Whoever searches the alias meanwhile sees the old collection, then the new one, never a mixture. The new one is kept
+    as the old one was, but for what --lexical-* says. A run that was killed goes on when the same command is given
+    again. Exits 1 where the alias was left as it is.
     """
     with reported(gateway):
         texts = long_texts(truncate=truncate, split=split, part_tokens=part_tokens, part_per_sentence=part_per_sentence)
@@ -109,6 +115,7 @@ def reindex(
         format=format,
         fields=Fields(id=id_field, text=text_field),
         long_texts=texts,
+        lexical=lexical,
         journal=journal,
         rejects=rejects,
         restart=restart,

@@ -1,13 +1,15 @@
 """A gateway with a store in memory and a fake encoder, and the `twostage` command as a process against it."""
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
-from fakes import ENCODER_DIGEST, FakeEncoder, FakeReranker, serve
+from fakes import ENCODER_DIGEST, FakeEncoder, FakeReranker, sensible, serve
 from store_fake import MemoryStore
 from up_process import TWOSTAGE
 
@@ -55,6 +57,26 @@ class IndexRig:
         stdout, stderr = await process.communicate(stdin)
         assert process.returncode is not None
         return Ended(status=process.returncode, stdout=stdout.decode(), stderr=stderr.decode())
+
+    async def kill(self, message: int, *arguments: str, turns: int = 0) -> None:
+        """Start a command, and kill it some turns of the loop after the encoder was asked for the n-th message."""
+        process = await self.start(*arguments)
+        asked = 0
+
+        async def step(request: Any, _context: Any, answer: Any) -> Any:
+            nonlocal asked
+            asked += hasattr(request, "vector_format")
+            if asked == message and process.returncode is None:
+                asked += 1
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                process.kill()
+            return answer
+
+        self.encoder.always = step
+        await process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        self.encoder.always = sensible
 
     async def documents(self, collection: str, ids: Sequence[DocumentId]) -> list[Document]:
         """Return what is stored of some documents."""

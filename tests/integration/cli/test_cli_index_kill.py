@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import sensible
-from index_rig import IndexRig, open_index_rig
+from index_rig import open_index_rig
 
 from gateway.ports import DocumentId
 
@@ -38,34 +37,13 @@ def expected() -> set[DocumentId]:
     return set(range(DOCUMENT_COUNT)) - set(long) | parts
 
 
-async def kill(rig: IndexRig, message: int, turns: int, *arguments: str) -> None:
-    """Start a command, and kill it some turns of the loop after the encoder was asked for the n-th message."""
-    process = await rig.start(*arguments)
-    asked = 0
-
-    async def step(request: Any, _context: Any, answer: Any) -> Any:
-        nonlocal asked
-        asked += hasattr(request, "vector_format")
-        if asked == message and process.returncode is None:
-            asked += 1
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            process.kill()
-        return answer
-
-    rig.encoder.always = step
-    await process.communicate()
-    assert process.returncode == -9
-    rig.encoder.always = sensible
-
-
 @pytest.mark.parametrize(("message", "turns"), POINTS, ids=str)
 async def test_a_killed_run_goes_on_without_loss_or_duplicates(message: int, turns: int, tmp_path: Path) -> None:
     """Killed at any point, the same command stores exactly the documents that are missing, and rejects lines once."""
     file = write_lines(tmp_path / "many.jsonl")
     command = ("index", str(file), "-c", "c", "--split", "--json", "--rejects", str(tmp_path / "rejects"))
     async with open_index_rig(tmp_path / "home") as rig:
-        await kill(rig, message, turns, *command)
+        await rig.kill(message, *command, turns=turns)
         before = rig.encoded_count
         ended = await rig.run(*command)
         report = json.loads(ended.stdout)
@@ -91,7 +69,7 @@ async def test_a_run_survives_many_deaths(tmp_path: Path) -> None:
     command = ("index", str(file), "-c", "c", "--split", "--json")
     async with open_index_rig(tmp_path / "home") as rig:
         for _ in range(3):
-            await kill(rig, 4, 10, *command)
+            await rig.kill(4, *command, turns=10)
         report = json.loads((await rig.run(*command)).stdout)
         assert report["resumed_count"] > 0
         assert (report["stored_count"], await rig.count("c")) == (DOCUMENT_COUNT, len(expected()))
@@ -104,7 +82,7 @@ async def test_a_changed_file_is_refused_until_told_to_begin_anew(tmp_path: Path
     file = write_lines(tmp_path / "many.jsonl")
     command = ("index", str(file), "-c", "c", "--split", "--json")
     async with open_index_rig(tmp_path / "home") as rig:
-        await kill(rig, 3, 0, *command)
+        await rig.kill(3, *command)
         with file.open("a") as more:
             more.write('{"id": "more", "text": "more"}\n')
         refused = await rig.run(*command)
@@ -121,7 +99,7 @@ async def test_a_collection_that_is_gone_is_not_gone_on_with(tmp_path: Path) -> 
     file = write_lines(tmp_path / "many.jsonl")
     command = ("index", str(file), "-c", "c", "--split", "--json")
     async with open_index_rig(tmp_path / "home") as rig:
-        await kill(rig, 12, 0, *command)
+        await rig.kill(12, *command)
         assert (await rig.run("collections", "drop", "c", "--yes")).status == 0
         report = json.loads((await rig.run(*command)).stdout)
         assert (report["stored_count"], report["resumed_count"]) == (DOCUMENT_COUNT, 0)

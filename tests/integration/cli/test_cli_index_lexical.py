@@ -34,6 +34,17 @@ def lines() -> bytes:
     return b"".join(json.dumps({"id": one, "text": text}).encode() + b"\n" for one, text in enumerate(TEXTS, 1))
 
 
+@pytest.fixture
+def stop_words(tmp_path: Path) -> Path:
+    """Words to leave out as a file."""
+    return leave_out(tmp_path / "stop.txt", "the", "was", "a")
+
+
+def leave_out(path: Path, *words: str) -> Path:
+    path.write_text("\n".join(words))
+    return path
+
+
 async def kept(rig: IndexRig, name: str) -> pb.CollectionParameters:
     described = await rig.collections.DescribeCollection(pb.DescribeCollectionRequest(collection=name))
     return described.collection.parameters
@@ -101,6 +112,96 @@ async def test_a_reindex_keeps_how_words_are_indexed(rig: IndexRig, file: Path) 
         12,
     )
     assert await found(rig, "password", "live") == [2]
+
+
+async def test_a_reindex_indexes_words_as_it_is_told(rig: IndexRig, file: Path, tmp_path: Path) -> None:
+    """What is said goes over what the old collection had, with an average of the new file; unsaid, all of it stays."""
+    assert (await rig.run("reindex", str(file), "-c", "live", "--drop-old")).status == 0
+    assert not (await kept(rig, "live")).HasField("lexical")
+    options = ("--lexical-language", "english", "--lexical-stem", "--lexical-k1", "1.2")
+    ended = await rig.run("reindex", str(file), "-c", "live", *options)
+    assert (ended.status, "3.7 words a text on average, counted in " in ended.stderr) == (0, True), ended.stderr
+    first = (await kept(rig, "live")).lexical
+    assert (first.k1, first.b, first.language, first.stem, first.average_words) == (1.2, 0.75, "english", True, 3.7)
+    assert sorted(await found(rig, "a card?", "live")) == [1, 2, 3]
+    longer = tmp_path / "longer.jsonl"
+    longer.write_text(json.dumps({"id": 1, "text": "lost cards " * 10}))
+    assert (await rig.run("reindex", str(longer), "-c", "live", "--lexical-b", "0.5")).status == 0
+    second = (await kept(rig, "live")).lexical
+    assert (second.k1, second.b, second.language, second.stem, second.average_words) == (1.2, 0.5, "english", True, 20)
+    assert (await rig.run("reindex", str(file), "-c", "live")).status == 0
+    assert (await kept(rig, "live")).lexical == second
+
+
+async def test_a_reindex_that_cannot_be_makes_and_moves_nothing(rig: IndexRig, file: Path) -> None:
+    """What the gateway would refuse is refused before anything is made, moved, or dropped of an abandoned run."""
+    command = ("reindex", str(file), "-c", "live")
+    await rig.run(*command)
+    journal = ("--journal", str(file.with_name("journal")))
+    await rig.kill(1, *command, *journal)
+    before = (await rig.collections.ListCollections(pb.ListCollectionsRequest())).collections
+    assert len(before) == 2
+    wrong = await rig.run(*command, *journal, "--restart", "--lexical-stem")
+    assert (wrong.status, wrong.stderr.startswith("error: LANGUAGE_REQUIRED: ")) == (2, True), wrong.stderr
+    assert (await rig.collections.ListCollections(pb.ListCollectionsRequest())).collections == before
+
+
+async def test_words_of_a_file_are_left_out(rig: IndexRig, file: Path, stop_words: Path) -> None:
+    """They are neither counted nor found; in another order they are the same, with another one they are not."""
+    options = ("--lexical-extra-stop-words", str(stop_words))
+    ended = await rig.run("index", str(file), "-c", "c", *options)
+    assert (ended.status, "2.7 words a text on average" in ended.stderr) == (0, True), ended.stderr
+    assert list((await kept(rig, "c")).lexical.extra_stop_words) == ["a", "the", "was"]
+    assert await found(rig, "the blue") == [1]
+    assert await found(rig, "the") == []
+    leave_out(stop_words, "was", "a", "the")
+    assert (await rig.run("index", str(file), "-c", "c", *options)).status == 0
+    assert (await rig.run("reindex", str(file), "-c", "live", *options)).status == 0
+    leave_out(stop_words, "blue")
+    differs = await rig.run("index", str(file), "-c", "c", *options)
+    assert (differs.status, differs.stderr.startswith("error: LEXICAL_INDEX_DIFFERS: ")) == (2, True), differs.stderr
+    assert (await rig.run("reindex", str(file), "-c", "live", *options)).status == 0
+    assert list((await kept(rig, "live")).lexical.extra_stop_words) == ["blue"]
+
+
+async def test_a_file_that_is_none_of_words_stops_everything(rig: IndexRig, file: Path, tmp_path: Path) -> None:
+    """Before anything is made it is one line that names the file, for each command that makes a collection."""
+    options = ("--lexical-extra-stop-words", str(tmp_path / "none"))
+    for command in (("index", str(file), "-c", "c"), ("reindex", str(file), "-c", "c"), ("collections", "create", "c")):
+        ended = await rig.run(*command, *options)
+        assert (ended.status, ended.stdout) == (2, "")
+        assert ended.stderr == f"error: STOP_WORDS: {tmp_path / 'none'} cannot be read: No such file or directory\n"
+    assert (await rig.collections.ListCollections(pb.ListCollectionsRequest())).collections == []
+
+
+async def test_a_killed_index_goes_on_as_it_was_told_only(rig: IndexRig, file: Path, stop_words: Path) -> None:
+    """Other options do not continue into the collection that the killed run made; the same ones do."""
+    command = ("index", str(file), "-c", "c", "--lexical-extra-stop-words", str(stop_words))
+    await rig.kill(1, *command)
+    differs = await rig.run(*command, "--lexical-k1", "2")
+    assert (differs.status, differs.stderr.startswith("error: LEXICAL_INDEX_DIFFERS: ")) == (2, True), differs.stderr
+    ended = await rig.run(*command)
+    assert (ended.status, "going on after 0 documents" in ended.stderr) == (0, True), ended.stderr
+
+
+async def test_a_killed_reindex_goes_on_as_it_was_told_only(rig: IndexRig, file: Path, stop_words: Path) -> None:
+    """Other options, or other words in that file, begin another collection; one journal does not take both."""
+    words = ("--lexical-extra-stop-words", str(stop_words))
+    command, journal = ("reindex", str(file), "-c", "live"), ("--journal", str(stop_words.with_name("journal")))
+    await rig.kill(1, *command, *words)
+    await rig.kill(1, *command, *words, *journal)
+    assert (await rig.run(*command)).status == 0
+    assert not (await kept(rig, "live")).HasField("lexical")
+    leave_out(stop_words, "blue")
+    other = await rig.run(*command, *words)
+    assert (other.status, "going on" in other.stderr) == (0, False), other.stderr
+    assert list((await kept(rig, "live")).lexical.extra_stop_words) == ["blue"]
+    refused = await rig.run(*command, *words, *journal)
+    assert (refused.status, refused.stderr.startswith("error: JOURNAL_OF_ANOTHER_RUN: ")) == (2, True), refused.stderr
+    leave_out(stop_words, "a", "was", "the")
+    ended = await rig.run(*command, *words)
+    assert (ended.status, "going on after 0 documents" in ended.stderr) == (0, True), ended.stderr
+    assert list((await kept(rig, "live")).lexical.extra_stop_words) == ["a", "the", "was"]
 
 
 async def test_whether_words_are_indexed_is_shown(rig: IndexRig) -> None:

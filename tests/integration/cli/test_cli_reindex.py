@@ -8,7 +8,6 @@ from typing import Any
 
 import grpc
 import pytest
-from fakes import sensible
 from index_rig import Ended, IndexRig, open_index_rig
 from store_fake import MemoryStore
 
@@ -112,20 +111,7 @@ async def test_a_killed_reindex_goes_on_in_the_collection_it_has_begun(tmp_path:
     async with open_index_rig(tmp_path / "home") as rig:
         await rig.run("reindex", write(tmp_path / "1.jsonl", 1), "-c", "help")
         command = ("reindex", write(tmp_path / "2.jsonl", 2), "-c", "help", "--json")
-        process = await rig.start(*command)
-        asked = 0
-
-        async def step(request: Any, _context: Any, answer: Any) -> Any:
-            nonlocal asked
-            asked += hasattr(request, "vector_format")
-            if asked == 7 and process.returncode is None:
-                asked += 1
-                process.kill()
-            return answer
-
-        rig.encoder.always = step
-        await process.communicate()
-        rig.encoder.always = sensible
+        await rig.kill(7, *command)
         assert await versions(rig) == {1}
         begun = set(await names(rig))
         ended = report(await rig.run(*command))

@@ -31,9 +31,14 @@ SERVICE = reranker_pb2.DESCRIPTOR.services_by_name["RerankerService"].full_name
 
 
 class Reranker(FakeReranker):
-    """Says which model it is, too."""
+    """Says which model it is, too, and remembers the headers with which it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.headers: set[str] = set()
 
     async def GetModel(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self.headers |= {name for name, _ in context.invocation_metadata()}
         return reranker_pb2.GetModelResponse(model=self.model)
 
 
@@ -44,19 +49,29 @@ def added(servicer: Reranker) -> Callable[[grpc.aio.Server], None]:
 
 @dataclass(frozen=True)
 class Door:
-    """A gateway and a reranker, and what opens both."""
+    """A gateway and a reranker, and what opens both; at a third port somebody listens who has no TLS and no key."""
 
     address: str
     reranker: str
+    plain: str
+    in_the_clear: Reranker
+    """Whoever listens there."""
     options: tuple[str, ...]
     directory: Path
+
+    @property
+    def ports(self) -> tuple[str, ...]:
+        """What makes `doctor` look at all three."""
+        named = {"gateway": self.address, "reranker": self.reranker, "encoder": self.plain}
+        return tuple(part for name, address in named.items() for part in (f"--{name}-port", address.rpartition(":")[2]))
 
     async def run(
         self, *arguments: str, key: str = MADE.key, options: tuple[str, ...] | None = None
     ) -> tuple[int, str, str]:
         """Run a command against it; return its exit status, output and notes."""
         given = self.options if options is None else options
-        command = (*TWOSTAGE, *given, *arguments, "--gateway", self.address)
+        there = self.ports if arguments[0] == "doctor" else ("--gateway", self.address)
+        command = (*TWOSTAGE, *given, *arguments, *there)
         ended = await asyncio.to_thread(
             subprocess.run,
             command,
@@ -104,7 +119,15 @@ async def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
             open_server(ServerSettings(**guarded), ServerMetrics("reranker"), {SERVICE: added(Reranker())})
         )
         options = ("--tls-ca", str(authority.cert), "--tls-cert", str(person.cert), "--tls-key", str(person.key))
-        yield Door(f"127.0.0.1:{running.port}", f"127.0.0.1:{apart.port}", options, tmp_path)
+        in_the_clear = Reranker()
+        open_to_all = ServerSettings(host="127.0.0.1", port=0, grace_s=1)
+        plain = await stack.enter_async_context(
+            open_server(open_to_all, ServerMetrics("reranker"), {SERVICE: added(in_the_clear)})
+        )
+        for one in (running, apart, plain):
+            await one.set_serving(serving=True)
+        addresses = [f"127.0.0.1:{one.port}" for one in (running, apart, plain)]
+        yield Door(*addresses, in_the_clear, options, tmp_path)
 
 
 async def test_every_way_of_calling_is_let_in(door: Door) -> None:
@@ -154,3 +177,34 @@ async def test_what_is_missing_is_said(door: Door) -> None:
     status, _, notes = await door.run("collections", "list", options=())
     assert (status, "--tls" in notes) == (69, True)
     assert MADE.key not in notes
+
+
+THERE = "fake-reranker on cpu, sha256:777777777777"
+
+
+@pytest.mark.parametrize(
+    ("told", "key", "gateway", "reranker"),
+    [
+        (slice(None), MADE.key, ": SERVING over TLS, no model of its own", f": SERVING over TLS, {THERE}"),
+        (
+            slice(None),
+            "",
+            ": SERVING over TLS, no model of its own",
+            ": SERVING over TLS, its model is shown with an API key only",
+        ),
+        (slice(2), MADE.key, *[", and what is there talks TLS, but not with these certificates"] * 2),
+        (slice(0), MADE.key, *[", and what is there talks TLS"] * 2),
+    ],
+    ids=["let in", "no key", "no certificate", "no TLS"],
+)
+async def test_doctor_tells_who_is_behind_tls(door: Door, told: slice, key: str, gateway: str, reranker: str) -> None:
+    """Whoever lets the command in is named; of others it says what is missing; a key for TLS is not sent without it."""
+    home = ("--home", str(door.directory / "home"))
+    status, output, notes = await door.run("doctor", "--json", *home, key=key, options=door.options[told])
+    assert status == 1, notes
+    ports = json.loads(output)["sections"]["ports"]
+    assert [found["value"] for found in ports] == [f"taken{gateway}", f"taken: SERVING, {THERE}", f"taken{reranker}"]
+    if "SERVING" not in gateway:
+        assert "--tls-c" in ports[0]["todo"]
+    assert ("authorization" in door.in_the_clear.headers) == (not door.options[told])
+    assert MADE.key not in output + notes

@@ -7,26 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from cli.average_words import average_words
-from cli.lexical import Lexical, in_words, lexical_of
+from cli.lexical import Lexical, as_option, in_words
+from cli.lexical_options import OPTIONS, lexical_of, read_stop_words
 from cli.lines import Fields
 from cli.long_texts import LongTexts, long_texts
+from cli.main import app
 from cli.sources import Source, open_source
 from retrieval.gateway.v1 import gateway_pb2 as pb
 from serving.errors import InvalidRequest, Misconfigured
 
-NOTHING: dict[str, Any] = {
-    "words": False,
-    "language": "",
-    "stem": False,
-    "stop_words": False,
-    "tokenizer": None,
-    "fold_accents": False,
-    "k1": None,
-    "b": None,
-    "average_words": None,
-}
 KEPT = pb.LexicalParameters(k1=1.5, b=0.75, average_words=50, tokenizer=pb.LEXICAL_TOKENIZER_WORD)
 
 
@@ -57,12 +50,107 @@ def counted(path: Path, texts: LongTexts, **lexical: Any) -> float | None:
 
 def test_words_are_indexed_where_any_option_says_so() -> None:
     """Nothing said is nothing; --lexical alone is every default; an option of it alone means --lexical as well."""
-    assert lexical_of(**NOTHING) is None
-    assert lexical_of(**{**NOTHING, "words": True}) == pb.LexicalParameters()
-    for name, value in (("k1", 0.0), ("stem", True), ("language", "french"), ("tokenizer", "word")):
-        given = lexical_of(**{**NOTHING, name: value})
+    assert lexical_of() is None
+    assert lexical_of(words=True) == pb.LexicalParameters()
+    said: list[dict[str, Any]] = [{"k1": 0.0}, {"stem": True}, {"language": "french"}, {"tokenizer": "word"}]
+    for options in said:
+        given = lexical_of(**options)
         assert given is not None
-        assert [field.name for field, _ in given.ListFields()] == [name]
+        assert [field.name for field, _ in given.ListFields()] == list(options)
+
+
+def test_every_command_that_makes_a_collection_has_the_same_options() -> None:
+    """What can be said of words to one can be said to all, in the same words."""
+    program = get_command(app)
+    assert isinstance(program, TyperGroup)
+    collections = program.commands["collections"]
+    assert isinstance(collections, TyperGroup)
+    makers = (program.commands["index"], program.commands["reindex"], collections.commands["create"])
+    names = [
+        [name for parameter in maker.params for name in parameter.opts if name.startswith("--lexical")]
+        for maker in makers
+    ]
+    assert len(names[0]) == len(OPTIONS) == 10
+    assert names[0] == names[1] == names[2]
+
+
+def test_words_to_leave_out_are_read_as_a_set(tmp_path: Path) -> None:
+    """Order, repetition, blank lines, white space and what an editor puts around lines say nothing."""
+    path = tmp_path / "stop.txt"
+    path.write_bytes("\ufeffzum\r\n\r\n  der \r\nder\r\nétait".encode())
+    assert read_stop_words(path) == ["der", "zum", "était"]
+    given = lexical_of(extra_stop_words=path)
+    assert given is not None
+    assert [(field.name, list(words)) for field, words in given.ListFields()] == [
+        ("extra_stop_words", ["der", "zum", "était"])
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", " holds 0 words, 1 to 1000 are wanted"),
+        (b" \n\n", " holds 0 words, 1 to 1000 are wanted"),
+        ("\n".join(f"w{number}" for number in range(1_001)).encode(), " holds 1001 words, 1 to 1000 are wanted"),
+        (b"fine\nSecret\n", ", line 2: one word of at most 128 characters in lower case is wanted"),
+        (b"secret words\n", ", line 1: one word of at most 128 characters in lower case is wanted"),
+        (b"s" * 129, ", line 1: one word of at most 128 characters in lower case is wanted"),
+        (b"secret\xff\n", " cannot be read: it is not UTF-8"),
+        (None, " cannot be read: Is a directory"),
+    ],
+)
+def test_a_file_that_is_none_of_words_is_refused(tmp_path: Path, content: bytes | None, said: str) -> None:
+    """The file, the line and the limit are named, what is in it is not."""
+    path = tmp_path / "stop.txt"
+    path.mkdir() if content is None else path.write_bytes(content)
+    with pytest.raises(Misconfigured) as caught:
+        read_stop_words(path)
+    assert (caught.value.reason, caught.value.message) == ("STOP_WORDS", f"{path}{said}")
+
+
+def test_as_many_words_as_the_gateway_takes_are_read(tmp_path: Path) -> None:
+    """At the limits nothing is refused, here or there."""
+    path = tmp_path / "stop.txt"
+    path.write_text("\n".join(f"{number:04}" + "w" * 124 for number in range(1_000)))
+    over = wanted(extra_stop_words=read_stop_words(path)).over(pb.LexicalParameters())
+    assert len(over.extra_stop_words) == 1_000
+
+
+def test_words_to_leave_out_are_instead_of_the_old_ones() -> None:
+    """They are not added to them, and where none are given the old ones stay."""
+    old = pb.LexicalParameters(extra_stop_words=["b", "a"])
+    assert list(wanted(extra_stop_words=["c"]).over(old).extra_stop_words) == ["c"]
+    assert list(wanted(k1=1.0).over(old).extra_stop_words) == ["a", "b"]
+
+
+def test_the_same_words_again_are_the_same() -> None:
+    """A collection that leaves them out is taken for what it is, in whatever order it has them."""
+    same = collection(pb.LexicalParameters(k1=1.5, extra_stop_words=["b", "a"]))
+    wanted(extra_stop_words=["a", "b"]).require_same(same)
+    wanted(k1=1.5).require_same(same)
+    for words in (["a"], ["a", "b", "c"]):
+        with pytest.raises(Misconfigured) as caught:
+            wanted(extra_stop_words=words).require_same(same)
+        assert caught.value.reason == "LEXICAL_INDEX_DIFFERS"
+
+
+def test_a_run_is_known_by_what_was_said_of_words() -> None:
+    """Nothing said is not written, so that older journals are known again; every difference makes another run."""
+    assert as_option(None) == {}
+    said = [
+        as_option(pb.LexicalParameters(**fields))
+        for fields in (
+            {},
+            {"k1": 1.5},
+            {"k1": 1.25},
+            {"stop_words": True},
+            {"extra_stop_words": ["secret"]},
+            {"extra_stop_words": ["secret", "word"]},
+        )
+    ]
+    assert said[:2] == [{"lexical": "{}"}, {"lexical": '{"k1": 1.5}'}]
+    assert len({options["lexical"] for options in said}) == len(said)
+    assert "secret" not in str(said)
 
 
 def test_what_was_not_said_stays_but_for_the_count() -> None:
