@@ -8,7 +8,7 @@ from google.protobuf.duration_pb2 import Duration
 from retrieval.gateway.v1 import gateway_pb2 as pb
 
 STAGES = ("write", "encode", "search", "rerank")
-PARTS = ("queue", "tokenize", "compute", "network")
+PARTS = ("queue", "tokenize", "compute", "network", "unaccounted")
 
 
 def milliseconds(duration: Duration) -> float:
@@ -27,6 +27,13 @@ def shares(timings: pb.Timings) -> dict[str, float]:
     if not spans["write"]:
         del spans["write"]  # few searches have one
     return spans | {"other": milliseconds(timings.other)}
+
+
+def parts(timing: pb.StageTiming) -> dict[str, float]:
+    """Return the milliseconds of every part of a stage; they add up to its total."""
+    spans = {part: milliseconds(getattr(timing, part)) for part in PARTS}
+    del spans["network" if spans["unaccounted"] else "unaccounted"]  # no stage has both
+    return spans
 
 
 def response_document(response: pb.SearchResponse) -> dict[str, Any]:

@@ -120,7 +120,8 @@ async def measure(plan: Plan, requests: Sequence[Message]) -> Report:
     async with opened as call:
         before = await _ready(plan, call)
         made = await (_by_ghz(plan, requests) if plan.generator == "ghz" else _built_in(plan, call))
-    stages, source, served = made.stages, "of the calls that were OK, as their answers say", None
+    stages, served = made.stages, None
+    source = "of the calls that were OK, as their answers say" if made.ok_count else "of the calls that failed"
     if before is not None:
         page = await pages.fetch_settled(plan.metrics, plan.target, before=before, expected=made.call_count)
         added = page.since(before)

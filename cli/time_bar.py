@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from cli.answers import PARTS, milliseconds, shares
+from cli.answers import milliseconds, parts, shares
 from retrieval.gateway.v1 import gateway_pb2 as pb
 
 # Told apart by shape as well, for those who see no colour.
@@ -34,8 +34,8 @@ class TimeBar:
         yield Text.assemble(*_cells(spans, min(options.max_width, MAX_WIDTH)))
         yield legend(spans, milliseconds(self._timings.total))
         if spans["rerank"]:
-            parts = " · ".join(f"{part} {milliseconds(getattr(self._timings.rerank, part)):.1f}" for part in PARTS)
-            yield Text(f"inside rerank: {parts}", "dim")
+            inside = " · ".join(f"{part} {span:.1f}" for part, span in parts(self._timings.rerank).items())
+            yield Text(f"inside rerank: {inside}", "dim")
 
 
 def legend(spans: Mapping[str, float], total: float) -> Text:

@@ -7,7 +7,7 @@ import grpc
 
 from gateway.convert import document_message, documents_of, overlong_of, splitting_of
 from gateway.convert_values import collection_name, ids_of
-from gateway.indexing import Indexer
+from gateway.indexing import READ_IDS_PER_CALL, Indexer
 from gateway.ports import VectorStore
 from gateway.scopes import UPSERT, current, require
 from gateway.settings import GatewaySettings
@@ -65,17 +65,17 @@ class DocumentService(pb_grpc.DocumentServiceServicer):
         return pb.DeleteDocumentsResponse()
 
     async def GetDocuments(self, request: pb.GetDocumentsRequest, context: Context) -> pb.GetDocumentsResponse:  # noqa: N802
-        """Return documents."""
-        documents = await self._store.get(
-            collection_name(request.collection),
-            ids_of(request.ids),
-            deadline=deadline_of(context, self._settings.default_deadline_s),
-        )
-        response = pb.GetDocumentsResponse(documents=[document_message(document) for document in documents])
-        size, limit = response.ByteSize(), self._settings.max_answer_bytes
-        if size > limit:
-            message = f"the answer has {size} bytes, the limit is {limit}; ask for fewer documents"
-            raise InvalidRequest("ANSWER_TOO_LARGE", message, field="ids")
+        """Return documents; those that make the answer too large are the last that are read."""
+        collection, ids = collection_name(request.collection), ids_of(request.ids)
+        deadline = deadline_of(context, self._settings.default_deadline_s)
+        response, limit = pb.GetDocumentsResponse(), self._settings.max_answer_bytes
+        for begin in range(0, len(ids), READ_IDS_PER_CALL):
+            some = ids[begin : begin + READ_IDS_PER_CALL]
+            documents = await self._store.get(collection, some, deadline=deadline)
+            response.documents.extend(document_message(one) for one in documents)
+            if (size := response.ByteSize()) > limit:
+                message = f"the answer has at least {size} bytes, the limit is {limit}; ask for fewer documents"
+                raise InvalidRequest("ANSWER_TOO_LARGE", message, field="ids")
         return response
 
     async def _upsert(self, message: pb.UpsertDocumentsRequest, deadline: Deadline) -> pb.UpsertDocumentsResponse:

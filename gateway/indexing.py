@@ -21,7 +21,7 @@ SPLIT_TEXTS_PER_CALL = 16
 """So few that a message of too many parts is refused before all of it has been split."""
 IDS_PER_CALL = 1_000
 READ_IDS_PER_CALL = 256
-"""A first part has text, payload and the whole text, 64 KiB each at most: 48 MiB, under a channel's limit of 64."""
+"""A document has text and payload, 64 KiB each at most: 32 MiB, under a channel's limit of 64."""
 MAX_PARTS = 16_384
 """Parts of all documents of a message. At 512 tokens that is 32 MiB of text, which is more than a message may have."""
 TEXT_FIELD = re.compile(r"texts\[(\d+)\]")

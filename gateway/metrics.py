@@ -10,7 +10,8 @@ from serving.metrics import ServerMetrics
 
 CANDIDATES = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 RANKS = (1, 2, 3, 5, 10, 20, 50, 100)
-SCORES = tuple(step / 20 for step in range(21))
+# Cosines of E5 crowd into 0.7 to 1; other encoders may use the rest.
+SCORES = (*(step / 10 for step in range(7)), *(step / 50 for step in range(35, 51)))
 # Rerankers are sure of most of what they read, so the ends are finer than the middle.
 PROBABILITIES = (0.001, 0.01, 0.05, *(step / 10 for step in range(1, 10)), 0.95, 0.99, 0.999, 1.0)
 

@@ -115,7 +115,7 @@ class Pipeline:
         sent: Sequence[Hit] = scorable[: self._affordable(search, scorable, deadline)]
         try:
             with stage("rerank", timer) as span:
-                sent, reranked = await self._score(search, sent, deadline)
+                sent, reranked = await self._score(search, sent, deadline, timer)
                 timer.server_said(reranked.time)
                 span.set_attributes({"twostage.candidates": len(scorable), "twostage.reranked": len(sent)})
                 if len(sent) < len(scorable):
@@ -135,7 +135,7 @@ class Pipeline:
         return self.cost.affordable(_offer(search, scorable), deadline.remaining(), least=least)
 
     async def _score(
-        self, search: SearchQuery, sent: Sequence[Hit], deadline: Deadline
+        self, search: SearchQuery, sent: Sequence[Hit], deadline: Deadline, timer: SearchTimer
     ) -> tuple[Sequence[Hit], Reranked]:
         """Have candidates scored, or fewer of them where the reranker says at once that all would take too long."""
         deadline.require("rerank")
@@ -148,6 +148,7 @@ class Pipeline:
             fewer = () if behind.spent() else sent[: self._affordable(search, sent, behind)]
             if len(fewer) in (0, len(sent)):
                 raise
+            timer.unaccounted()
             return fewer, await self._ask(_offer(search, fewer), deadline)
 
     async def _ask(self, offer: Offer, deadline: Deadline) -> Reranked:

@@ -9,6 +9,7 @@ from gateway.fusion import Fused, ListRank, WeightedList, fuse, weights
 from gateway.part_ids import first_part
 from gateway.ports import Candidate, DocumentId, Found, ListQuery, Model, ServerTime, VectorStore
 from gateway.search_query import SearchQuery
+from gateway.timings import SearchTimer
 from serving.deadline import Deadline
 from serving.errors import DeadlineSpent, Misconfigured, NotReady, Overloaded, Unavailable
 
@@ -75,7 +76,7 @@ async def fill_pool(
     *,
     encoder: Model | None,
     deadline: Deadline,
-    server_said: Callable[[ServerTime], None],
+    timer: SearchTimer,
 ) -> Filled:
     """Return the pool of a search.
 
@@ -85,12 +86,12 @@ async def fill_pool(
         queries: At least one.
         encoder: What made the vectors among them.
         deadline: Until when.
-        server_said: Told how long the store has taken so far.
+        timer: Told how long the store has taken so far.
 
     Raises:
         ServiceError: Whatever the store raises at the first read; at a further one the pool stays as it was.
     """
-    read = await _read_on(store, search, queries, encoder, deadline, server_said)
+    read = await _read_on(store, search, queries, encoder, deadline, timer)
     pool = read.pool
     if search.diversity.mmr_lambda is not None:
         spread = search.diversity.mmr_lambda
@@ -109,7 +110,7 @@ async def _read_on(
     queries: Sequence[NamedQuery],
     encoder: Model | None,
     deadline: Deadline,
-    server_said: Callable[[ServerTime], None],
+    timer: SearchTimer,
 ) -> _Read:
     """Read until the pool is full or nothing is left: parts and groups that are left out have to be made up for."""
     depth, time = search.depth, ServerTime()
@@ -118,11 +119,12 @@ async def _read_on(
         try:
             found = await _found(store, search, queries, encoder, depth, deadline)
             time = time.plus(found.time)
-            server_said(time)
+            timer.server_said(time)
             pool = await _ordered(search, queries, found, deadline)
         except (DeadlineSpent, Unavailable, NotReady, Overloaded) as error:
             if read is None:
                 raise
+            timer.unaccounted()
             return replace(read, shortfall=error.reason)  # a short pool is worth more than none
         read = _Read(found=found, pool=pool)
         ended = all(len(one.candidates) < depth for one in found.lists)
@@ -235,6 +237,7 @@ async def _parent_texts(
 ) -> Mapping[DocumentId, str]:
     """Return the texts of the documents that candidates are parts of; their first parts keep them.
 
+    One message holds them: a pool has at most 200, with 64 KiB each of text, payload and whole text at most.
     What has been deleted or written anew since the search is not among them.
 
     Raises:
@@ -242,7 +245,8 @@ async def _parent_texts(
     """
     firsts = [first for one in candidates if one.part is not None and (first := first_part(one.part.parent))]
     texts: dict[DocumentId, str] = {}
-    for one in await store.get(collection, firsts, deadline=deadline) if firsts else ():
+    found = await store.get(collection, firsts, with_parent_texts=True, deadline=deadline) if firsts else ()
+    for one in found:
         if one.part is None:
             continue
         if one.parent_text is None:

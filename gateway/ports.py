@@ -335,8 +335,17 @@ class VectorStore(Protocol):
     async def delete(self, name: str, ids: Sequence[DocumentId], *, deadline: Deadline) -> None:
         """Delete documents; ids that do not exist are no error."""
 
-    async def get(self, name: str, ids: Sequence[DocumentId], *, deadline: Deadline) -> Sequence[Document]:
-        """Return the documents that exist, in the order asked for; a missing text is returned as ""."""
+    async def get(
+        self, name: str, ids: Sequence[DocumentId], *, with_parent_texts: bool = False, deadline: Deadline
+    ) -> Sequence[Document]:
+        """Return the documents that exist, in the order asked for; a missing text is returned as "".
+
+        Args:
+            name: The collection.
+            ids: So few that one message holds what is stored under them.
+            with_parent_texts: Whether first parts bring the whole text of their document; else it is not read.
+            deadline: Until when.
+        """
 
     async def search(  # noqa: PLR0913 - a query has so many parts
         self,

@@ -105,7 +105,7 @@ class FirstStage:
                 queries,
                 encoder=vectors.encoder,
                 deadline=until,
-                server_said=timer.server_said,
+                timer=timer,
             )
             span.set_attributes(
                 {
@@ -145,7 +145,7 @@ class FirstStage:
         """
         retrieval = search.retrieval
         variants = synonyms.variants(search.query, retrieval.language) if retrieval.synonyms.vectors else ()
-        phrasings = self._encode_phrasings(search, variants, deadline)
+        phrasings = self._encode_phrasings(search, variants, deadline, timer)
         if not (retrieval.hypothetical_passages or written.passages):
             query = await phrasings
             timer.server_said(query.time)
@@ -160,6 +160,8 @@ class FirstStage:
         query, passages, (made, skipped_reason) = first.result(), given.result(), own.result()
         encodings = [one for one in (query, passages, made) if one is not None]
         timer.server_said(max((one.time for one in encodings), key=_length))
+        if skipped_reason:
+            timer.unaccounted()
         if len({one.model.digest for one in encodings}) > 1:
             raise Unavailable("ENCODER_CHANGING", "the encoders that answered are not of one bundle")
         return _Vectors(
@@ -170,7 +172,9 @@ class FirstStage:
             skipped_reason=skipped_reason,
         )
 
-    async def _encode_phrasings(self, search: SearchQuery, variants: Sequence[str], deadline: Deadline) -> Encoded:
+    async def _encode_phrasings(
+        self, search: SearchQuery, variants: Sequence[str], deadline: Deadline, timer: SearchTimer
+    ) -> Encoded:
         asked = (search.query, *search.retrieval.alternatives)
         try:
             return await self.encoder.encode_queries((*asked, *variants), priority=search.priority, deadline=deadline)
@@ -182,7 +186,8 @@ class FirstStage:
             if not variants:
                 raise
         # A variant of ours is too long, which is no fault of the caller's.
-        return await self._encode_phrasings(search, (), deadline)
+        timer.unaccounted()
+        return await self._encode_phrasings(search, (), deadline, timer)
 
     async def _encode_given(self, search: SearchQuery, deadline: Deadline) -> Encoded | None:
         passages = search.retrieval.hypothetical_passages

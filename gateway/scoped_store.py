@@ -120,10 +120,13 @@ class ScopedStore:
         scope = current()
         await self._store.delete(name, [one for one in ids if scope.owns(one)], deadline=deadline)
 
-    async def get(self, name: str, ids: Sequence[DocumentId], *, deadline: Deadline) -> Sequence[Document]:
+    async def get(
+        self, name: str, ids: Sequence[DocumentId], *, with_parent_texts: bool = False, deadline: Deadline
+    ) -> Sequence[Document]:
         """Return the caller's documents; ids of others are as those that do not exist."""
         scope = current()
-        return [one for one in await self._store.get(name, ids, deadline=deadline) if scope.sees(one.payload)]
+        found = await self._store.get(name, ids, with_parent_texts=with_parent_texts, deadline=deadline)
+        return [one for one in found if scope.sees(one.payload)]
 
     async def search(  # noqa: PLR0913 - the port's signature
         self,

@@ -18,17 +18,20 @@ STAGES = ("write", "encode", "search", "rerank")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTime:
-    """One stage; `network` is what its server does not account for."""
+    """One stage: what its server says, and the rest under one of two names."""
 
     total: int = 0
     network: int = 0
+    """The rest where every call of the stage was answered."""
     queue: int = 0
     tokenize: int = 0
     compute: int = 0
+    unaccounted: int = 0
+    """The rest where one was not: waiting that nobody tells of is in it, so that it is no sign of a slow network."""
 
     @classmethod
-    def of(cls, total: int, server: ServerTime) -> "StageTime":
-        """Split a measured total by what the stage's server says.
+    def of(cls, total: int, server: ServerTime, *, accounted: bool = True) -> "StageTime":
+        """Split a measured total by what the stage's server says; `accounted` is that it says so of every call.
 
         A server that claims more than was measured here has another clock; it is then believed part by part until the
         total is used up, so that the sum stays exact.
@@ -37,17 +40,22 @@ class StageTime:
         compute = min(_whole(server.compute), total)
         queue = min(_whole(server.queue), total - compute)
         tokenize = min(_whole(server.tokenize), total - compute - queue)
-        network = total - compute - queue - tokenize
-        return cls(total=total, network=network, queue=queue, tokenize=tokenize, compute=compute)
+        rest = total - compute - queue - tokenize
+        network, unaccounted = (rest, 0) if accounted else (0, rest)
+        return cls(
+            total=total, network=network, queue=queue, tokenize=tokenize, compute=compute, unaccounted=unaccounted
+        )
 
     def parts(self) -> Mapping[str, int]:
-        """All spans by name."""
+        """All spans by name; `unaccounted`, which few searches have, only where there is some."""
+        lost = {"unaccounted": self.unaccounted} if self.unaccounted else {}
         return {
             "total": self.total,
             "network": self.network,
             "queue": self.queue,
             "tokenize": self.tokenize,
             "compute": self.compute,
+            **lost,
         }
 
 
@@ -94,21 +102,31 @@ class SearchTimer:
     def __init__(self) -> None:
         self._begun = time.monotonic_ns()
         self._stages = dict.fromkeys(STAGES, StageTime())
-        self._server = ServerTime()
+        self._server: ServerTime | None = None
+        self._accounted = True
         self._stopped: SearchTime | None = None
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Measure a stage; `server_said` inside it splits it up."""
-        begun, self._server = time.monotonic_ns(), ServerTime()
+        """Measure a stage; `server_said` inside it splits it up. Nobody accounts for what failed, or said nothing."""
+        begun, self._server, self._accounted = time.monotonic_ns(), None, True
         try:
             yield
+        except BaseException:
+            self.unaccounted()
+            raise
         finally:
-            self._stages[name] = StageTime.of(time.monotonic_ns() - begun, self._server)
+            total = time.monotonic_ns() - begun
+            accounted = self._accounted and self._server is not None
+            self._stages[name] = StageTime.of(total, self._server or ServerTime(), accounted=accounted)
 
     def server_said(self, server: ServerTime) -> None:
         """Note what the stage's server says of its time."""
         self._server = server
+
+    def unaccounted(self) -> None:
+        """Note that a call of the stage has ended without telling where its time went, though the stage may go on."""
+        self._accounted = False
 
     def read(self) -> SearchTime:
         """Return the time so far, or up to the stop."""

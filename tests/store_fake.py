@@ -191,11 +191,14 @@ class MemoryStore:
             kept.documents.pop(one, None)
             kept.vectors.pop(one, None)
 
-    async def get(self, name: str, ids: Sequence[DocumentId], *, deadline: Deadline) -> Sequence[Document]:
+    async def get(
+        self, name: str, ids: Sequence[DocumentId], *, with_parent_texts: bool = False, deadline: Deadline
+    ) -> Sequence[Document]:
         deadline.require("get")
         kept = self._kept(name)
         found = [kept.documents[one] for one in ids if one in kept.documents]
-        return [replace(one, text=_usable(one.text) or "") for one in found]
+        whole = found if with_parent_texts else [replace(one, parent_text=None) for one in found]
+        return [replace(one, text=_usable(one.text) or "") for one in whole]
 
     async def search(
         self,

@@ -49,7 +49,10 @@ class Page:
         return found
 
     def stages(self, target: Target) -> dict[SpanKey, Spread]:
-        """Return the spread of every (stage, part), percentiles by interpolation within buckets."""
+        """Return the spread of every (stage, part), percentiles by interpolation within buckets.
+
+        What was observed in some calls only counts as 0 in the others.
+        """
         name = f"{target.server}_stage_seconds"
         buckets: dict[SpanKey, dict[float, float]] = defaultdict(dict)
         sums: dict[SpanKey, float] = {}
@@ -60,7 +63,8 @@ class Page:
                 buckets[key][float(told["le"])] = value
             elif sample == f"{name}_sum":
                 sums[key] = value
-        return {key: _spread(found, sums[key]) for key, found in buckets.items() if found.get(math.inf)}
+        calls = buckets.get(target.whole, {}).get(math.inf, 0.0)
+        return {key: _spread(found, sums[key], calls) for key, found in buckets.items() if found.get(math.inf)}
 
 
 def parse(texts: Sequence[str]) -> Page:
@@ -120,7 +124,10 @@ def _get(address: str) -> str:
     return text
 
 
-def _spread(buckets: Mapping[float, float], seconds: float) -> Spread:
+def _spread(buckets: Mapping[float, float], seconds: float, calls: float) -> Spread:
+    """Describe a histogram of so many calls; those that were not observed are its smallest."""
+    zeros = max(0.0, calls - buckets[math.inf])
+    buckets = {bound: upto + zeros for bound, upto in buckets.items()}
     count = buckets[math.inf]
     p50, p95, p99 = (quantile(buckets, share) * MS for share in (0.5, 0.95, 0.99))
     return Spread(count=round(count), mean=seconds / count * MS, p50=p50, p95=p95, p99=p99)

@@ -9,11 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.loading.generator import OK
-from cli.loading.summary import GATEWAY, OUTSIDE, STAGES, Bottleneck, Run, Spread, Stages, shares_of
+from cli.loading.summary import GATEWAY, OUTSIDE, PARTS, STAGES, Bottleneck, Run, Spread, Stages, shares_of
 
 LEAST_LAG_MS = 5.0
 """A client that is later than this and than a twentieth of the latency is worth a warning."""
-SHOWN_PARTS = ("total", "queue", "tokenize", "compute", "network")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,11 +128,15 @@ def _late(run: Run) -> bool:
 
 
 def _stages(stages: Stages, latency: Spread | None) -> Table:
-    table = _table("p50 p95", "share", *SHOWN_PARTS)
-    shares = shares_of(stages, latency) if latency is not None else {}
+    parts = ["total", *(part for part in PARTS if any((stage, part) in stages for stage in STAGES))]
+    table = _table("p50 p95", "share", *parts)
+    if "unaccounted" in parts:
+        table.padding = (0, 1, 0, 0)  # so many columns have to fit into 80 characters
+    shares = shares_of(stages, latency)
     for stage in (*STAGES, GATEWAY, OUTSIDE):
         if stage in shares:
-            spans = _spans(stages, stage)
+            keys = [("all", "other")] if stage == GATEWAY else [(stage, part) for part in parts]
+            spans = [stages.get(key) for key in keys]
             cells = ["" if one is None else f"{_short(one.p50)} {_short(one.p95):>5}" for one in spans]
             table.add_row(stage, f"{shares[stage]:.0%}", *cells)
     return table
@@ -141,12 +144,6 @@ def _stages(stages: Stages, latency: Spread | None) -> Table:
 
 def _short(milliseconds: float) -> str:
     return f"{milliseconds:.1f}" if milliseconds < 100 else f"{milliseconds:.0f}"  # noqa: PLR2004 - four digits do
-
-
-def _spans(stages: Stages, stage: str) -> list[Spread | None]:
-    if stage == GATEWAY:
-        return [stages.get(("all", "other"))]
-    return [stages.get((stage, part)) for part in SHOWN_PARTS]
 
 
 def _bottleneck(found: Bottleneck) -> Text:

@@ -1,6 +1,7 @@
 """What the calls of a run amount to: counts, percentiles, where the time went, and which stage is the bottleneck.
 
-Shares are of means, because means of parts add up to the mean of the whole and percentiles do not.
+Shares are of means, because means of parts add up to the mean of the whole and percentiles do not. For the same reason
+a span counts as 0 in calls that do not tell it: the servers leave out what few calls have.
 """
 
 from collections import Counter
@@ -14,7 +15,7 @@ from cli.loading.profile import Open
 
 MS = 1e3
 STAGES = ("write", "encode", "search", "rerank")
-PARTS = ("queue", "tokenize", "compute", "network")
+PARTS = ("queue", "tokenize", "compute", "network", "unaccounted")
 GATEWAY, OUTSIDE = "gateway", "outside"
 """What is no stage: the gateway's own work, and everything between the caller and the server that was called."""
 
@@ -61,7 +62,7 @@ class Run:
     """By which the client itself was late; unknown where it does not say."""
     steps: Sequence[StepResult] = ()
     stages: "Stages | None" = None
-    """Where the time went, where the generator can read answers."""
+    """Where the time went, where the generator can read answers: of the calls that were OK, or of all if none was."""
 
     @property
     def ok_count(self) -> int:
@@ -89,7 +90,7 @@ class Bottleneck:
 
     stage: str
     share: float
-    """Of the mean latency."""
+    """Of the mean latency, or of the server's own time where no call was OK."""
     part: str
     """What most of the stage's time is; empty where it has no parts."""
     advice: str
@@ -113,7 +114,7 @@ def summarize(samples: Sequence[Sample], profile: object, *, whole: SpanKey) -> 
         latency=spread(sample.latency for sample in good),
         lag=spread(sample.lag for sample in samples),
         steps=_steps(samples, profile) if isinstance(profile, Open) else (),
-        stages=_stages(good, whole),
+        stages=_stages(good or samples, whole),
     )
 
 
@@ -128,8 +129,6 @@ def spread(seconds: Iterable[float]) -> Spread | None:
 
 def bottleneck(stages: Stages, latency: Spread | None) -> Bottleneck | None:
     """Tell where most of the time goes; None where the stages are unknown."""
-    if latency is None or not latency.mean:
-        return None
     shares = shares_of(stages, latency)
     stage = max(shares, key=lambda name: shares[name], default=None)
     if stage is None:
@@ -139,14 +138,20 @@ def bottleneck(stages: Stages, latency: Spread | None) -> Bottleneck | None:
     return Bottleneck(stage=stage, share=shares[stage], part=part, advice=_advice(stage, part))
 
 
-def shares_of(stages: Stages, latency: Spread) -> dict[str, float]:
-    """Return each stage's share of the mean latency; they add up to 1 but for what the two clocks differ by."""
+def shares_of(stages: Stages, latency: Spread | None) -> dict[str, float]:
+    """Return each stage's share of the mean latency; they add up to 1 but for what the two clocks differ by.
+
+    Where no call was OK they are of what the gateway measured of those that failed.
+    """
+    whole = latency or stages.get(("all", "total"))
+    if whole is None or not whole.mean:
+        return {}
     means = {stage: stages[stage, "total"].mean for stage in STAGES if (stage, "total") in stages}
     if ("all", "other") in stages:
         means[GATEWAY] = stages["all", "other"].mean
     if means:
-        means[OUTSIDE] = max(0.0, latency.mean - sum(means.values()))
-    return {stage: mean / latency.mean for stage, mean in means.items()}
+        means[OUTSIDE] = max(0.0, whole.mean - sum(means.values()))
+    return {stage: mean / whole.mean for stage, mean in means.items()}
 
 
 def _advice(stage: str, part: str) -> str:
@@ -157,16 +162,18 @@ def _advice(stage: str, part: str) -> str:
     return {
         "queue": "it is asked for more than it can do, so calls wait: give it replicas or instances, or ask for less",
         "network": "between the gateway and it: the network, or a process that has no processor to itself",
+        "unaccounted": "calls to it end without an answer, late, refused or failed: it is full, slow or away; its own "
+        "metrics and log say which",
         "tokenize": "waiting for or computing tokens: more tokenizer threads, or a processor for them",
     }.get(part, "the work itself: a faster device or precision, shorter texts, or a smaller pool")
 
 
-def _stages(good: Sequence[Sample], whole: SpanKey) -> Stages | None:
-    keys = {key for sample in good for key in sample.reply.spans}
-    stages = {key: spread(sample.reply.spans[key] for sample in good if key in sample.reply.spans) for key in keys}
-    if whole in keys:
+def _stages(samples: Sequence[Sample], whole: SpanKey) -> Stages | None:
+    told = [sample for sample in samples if whole in sample.reply.spans]
+    keys = {key for sample in told for key in sample.reply.spans}
+    stages = {key: spread(sample.reply.spans.get(key, 0.0) for sample in told) for key in keys}
+    if told:
         # Of each call by itself, so that its percentiles are those of a span and not a difference of percentiles.
-        told = [sample for sample in good if whole in sample.reply.spans]
         outside = spread(max(0.0, sample.latency - sample.reply.spans[whole]) for sample in told)
         stages[OUTSIDE, "total"] = outside
     return {key: one for key, one in stages.items() if one is not None} or None

@@ -187,9 +187,11 @@ class EdgeStore:
         """Delete documents durably; their space is won back when the store is next opened."""
         await self._call(deadline, "delete", name, ids)
 
-    async def get(self, name: str, ids: Sequence[DocumentId], *, deadline: Deadline) -> Sequence[Document]:
+    async def get(
+        self, name: str, ids: Sequence[DocumentId], *, with_parent_texts: bool = False, deadline: Deadline
+    ) -> Sequence[Document]:
         """Return the documents that exist, in the order asked for."""
-        documents, _ = await self._call(deadline, "get", name, ids)
+        documents, _ = await self._call(deadline, "get", name, ids, with_parent_texts=with_parent_texts)
         return cast("Sequence[Document]", documents)
 
     async def search(  # noqa: PLR0913 - the port's signature

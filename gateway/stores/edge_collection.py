@@ -39,10 +39,20 @@ from gateway.ports import (
 from gateway.stores.conditions import payload_path, require_indexes
 from gateway.stores.edge_filter import dated_paths, listed_path, to_engine_filter, to_engine_index, useful_indexes
 from gateway.stores.edge_meta import ENGINE, META_NAME, CollectionMeta, read_meta
-from gateway.stores.edge_requests import DENSE, Asked, by_vector, by_words, dense_of, shard_config, stored_vectors
+from gateway.stores.edge_requests import (
+    DENSE,
+    Asked,
+    by_vector,
+    by_words,
+    dense_of,
+    selector,
+    shard_config,
+    stored_vectors,
+)
 from gateway.stores.lexical import lexicon
 from gateway.stores.point_ids import to_point_id
 from gateway.stores.records import (
+    ALL_FIELDS,
     MAX_TIED,
     lexical_index_required,
     rank,
@@ -184,11 +194,12 @@ class EdgeCollection:
         if ids:
             self._update(edge.UpdateOperation.delete_points([to_point_id(one) for one in ids]))
 
-    def get(self, ids: Sequence[DocumentId]) -> Sequence[Document]:
+    def get(self, ids: Sequence[DocumentId], *, with_parent_texts: bool) -> Sequence[Document]:
         """Return the documents that exist, in the order asked for."""
         point_ids = [to_point_id(one) for one in ids]
+        wanted = True if with_parent_texts else selector((ALL_FIELDS,))
         with engine_errors():
-            records = self._shard.retrieve(list(dict.fromkeys(point_ids)), with_payload=True, with_vector=False)
+            records = self._shard.retrieve(list(dict.fromkeys(point_ids)), with_payload=wanted, with_vector=False)
         found = {record.id: to_document(record.id, record.payload or {}) for record in records}
         return [found[point_id] for point_id in point_ids if point_id in found]
 

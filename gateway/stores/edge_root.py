@@ -96,9 +96,9 @@ class EdgeRoot:
         """Delete documents durably."""
         self.collection(name).delete(ids)
 
-    def get(self, name: str, ids: Sequence[DocumentId]) -> Sequence[Document]:
+    def get(self, name: str, ids: Sequence[DocumentId], *, with_parent_texts: bool) -> Sequence[Document]:
         """Return the documents that exist, in the order asked for."""
-        return self.collection(name).get(ids)
+        return self.collection(name).get(ids, with_parent_texts=with_parent_texts)
 
     def scan(self, name: str, *, after: Cursor | None, limit: int, wanted: Filter | None = None) -> Page:
         """Return some documents and their vectors."""

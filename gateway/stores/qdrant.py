@@ -233,12 +233,14 @@ class QdrantStore:
 
         await self._catalog.checked(name, _require_found, send, deadline, "delete", writes=True, asks=not point_ids)
 
-    async def get(self, name: str, ids: Sequence[DocumentId], *, deadline: Deadline) -> Sequence[Document]:
+    async def get(
+        self, name: str, ids: Sequence[DocumentId], *, with_parent_texts: bool = False, deadline: Deadline
+    ) -> Sequence[Document]:
         """Return the documents that exist, in the order asked for."""
         point_ids = [to_point_id(one) for one in ids]
 
         async def send(own: str, _: None) -> Sequence[Document]:
-            request = fetched(own, point_ids, whole_seconds(deadline))
+            request = fetched(own, point_ids, whole_seconds(deadline), with_parent_texts=with_parent_texts)
             answer = await self._call(self._points.Get, request, deadline, "get")
             stored = {from_pb_id(one.id): one.payload for one in answer.result}
             return [to_document(one, from_pb_payload(stored[one])) for one in point_ids if one in stored]

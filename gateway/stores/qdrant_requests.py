@@ -11,8 +11,8 @@ from gateway.ports import Document, Page, Vector
 from gateway.stores.lexical import VECTOR_NAME, lexicon
 from gateway.stores.point_ids import PointId, to_point_id
 from gateway.stores.qdrant_collections import Known
-from gateway.stores.qdrant_values import LIMITS, from_pb_id, from_pb_payload, to_pb_id, to_pb_payload
-from gateway.stores.records import stored_payload, to_document, unit_vector
+from gateway.stores.qdrant_values import LIMITS, from_pb_id, from_pb_payload, selector, to_pb_id, to_pb_payload
+from gateway.stores.records import ALL_FIELDS, stored_payload, to_document, unit_vector
 from serving.deadline import Deadline
 from serving.errors import DeadlineSpent, InferenceFailed, InvalidRequest
 
@@ -100,12 +100,13 @@ def deleted(name: str, point_ids: Sequence[PointId], timeout_s: int) -> pb.Delet
     )
 
 
-def fetched(name: str, point_ids: Sequence[PointId], timeout_s: int) -> pb.GetPoints:
+def fetched(name: str, point_ids: Sequence[PointId], timeout_s: int, *, with_parent_texts: bool) -> pb.GetPoints:
     """Return the request that reads points by id, without their vectors."""
+    everything = pb.WithPayloadSelector(enable=True)
     return pb.GetPoints(
         collection_name=name,
         ids=[to_pb_id(one) for one in dict.fromkeys(point_ids)],
-        with_payload=pb.WithPayloadSelector(enable=True),
+        with_payload=everything if with_parent_texts else selector((ALL_FIELDS,)),
         with_vectors=pb.WithVectorsSelector(enable=False),
         timeout=timeout_s,
     )

@@ -21,7 +21,7 @@ TEXT_KEY = "_twostage_text"
 """Payload key of the document's text."""
 
 PARENT_TEXT_KEY = "_twostage_parent_text"
-"""Payload key of the whole text of a split document, beside its first part. Searches do not read it."""
+"""Payload key of the whole text of a split document, beside its first part. Read only where it is asked for."""
 
 PART_KEY = "_twostage_part"
 """Payload key of what a part of a split document is a part of."""

@@ -254,13 +254,14 @@ class LexicalSuite:
             assert one.parameters == CollectionParameters(lexical=FULL)
 
     async def test_the_whole_text_of_a_split_document_stays_with_its_first_part(self, store):
-        """It is read and scanned with that part, is in no payload, and finds nothing by its words."""
+        """It is scanned with that part, read where it is asked for, is in no payload, and is not found by its words."""
         await fresh(store)
         first = Document(id="x#1", text="red", payload={"k": 1}, part=Part(parent="x", number=1, count=2))
         second = Document(id="x#2", text="green", part=Part(parent="x", number=2, count=2))
         await put(store, replace(first, parent_text="red green"), second)
-        got = await store.get(NAME, ["x#1", "x#2"], deadline=soon())
+        got = await store.get(NAME, ["x#1", "x#2"], with_parent_texts=True, deadline=soon())
         assert list(got) == [replace(first, parent_text="red green"), second]
+        assert list(await store.get(NAME, ["x#1", "x#2"], deadline=soon())) == [first, second]
         page = await store.scan(NAME, after=None, limit=5, deadline=soon())
         assert {one.id: one.parent_text for one in page.documents} == {"x#1": "red green", "x#2": None}
         for payload_fields in ((), ("*",), ("_twostage_parent_text",), ("k", 'q"q')):

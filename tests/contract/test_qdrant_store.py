@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,16 +24,19 @@ from qdrant_client import grpc as pb
 from qdrant_engine import to_payload
 from qdrant_stand_in import CODE, altered, fails, stand_in
 
+from gateway.convert import MAX_POOL_SIZE
+from gateway.convert_values import MAX_PAYLOAD_BYTES, MAX_TEXT_BYTES
 from gateway.filters import AnyOf, Filter
+from gateway.indexing import READ_IDS_PER_CALL
 from gateway.parameters import CollectionParameters, CollectionStatus, IndexKind, PayloadIndex, Quantization
-from gateway.ports import Document
+from gateway.ports import Document, Part
 from gateway.stores.point_ids import ID_KEY, to_point_id
 from gateway.stores.qdrant import QdrantStore
 from gateway.stores.qdrant_collections import MAX_REMEMBERED, METADATA_KEY, Known, Memory, QdrantIndex
 from gateway.stores.qdrant_requests import MAX_REQUEST_BYTES
 from gateway.stores.qdrant_target import QdrantTarget
 from gateway.stores.qdrant_values import LIMITS, from_pb_id
-from gateway.stores.records import MAX_TIED, PART_KEY, TEXT_KEY
+from gateway.stores.records import MAX_TIED, PARENT_TEXT_KEY, PART_KEY, TEXT_KEY
 from serving.deadline import Deadline
 from serving.errors import InferenceFailed, InvalidRequest, Misconfigured, NotFound, NotReady, Unavailable
 
@@ -103,6 +107,27 @@ async def test_a_search_asks_for_no_more_than_it_needs(filled, server):
     assert not request.with_vectors.enable
     assert list(request.with_payload.include.fields) == [f'"{key}"' for key in ("b", TEXT_KEY, ID_KEY, PART_KEY)]
     assert (request.limit, request.params.hnsw_ef, request.params.exact) == (8, QdrantIndex().ef, False)
+
+
+async def test_a_read_by_id_asks_for_whole_texts_only_where_they_are_wanted(filled, server):
+    """What a first part keeps of its document does not travel, unless it is asked for (field failure 65)."""
+    await filled.get(NAME, [1], deadline=soon())
+    assert list(server.calls[-1][1].with_payload.exclude.fields) == [f'"{PARENT_TEXT_KEY}"']
+    await filled.get(NAME, [1], with_parent_texts=True, deadline=soon())
+    assert server.calls[-1][1].with_payload.enable
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "whole"), [(READ_IDS_PER_CALL, False), (MAX_POOL_SIZE, True)])
+async def test_the_largest_first_parts_fit_one_message(filled, count, whole):
+    """As many as are ever read at once come back, each with as much as it can hold (field failure 14)."""
+    part, payload = Part(parent="x", number=1, count=2), {"k": "p" * (MAX_PAYLOAD_BYTES - 16)}
+    large = Document(id=0, text="t" * MAX_TEXT_BYTES, payload=payload, part=part, parent_text="w" * MAX_TEXT_BYTES)
+    for begin in range(0, count, 100):
+        await put(filled, *[replace(large, id=one) for one in range(begin, min(begin + 100, count))])
+    got = await filled.get(NAME, range(count), with_parent_texts=whole, deadline=soon())
+    expected = large if whole else replace(large, parent_text=None)
+    assert list(got) == [replace(expected, id=one) for one in range(count)]
 
 
 async def test_the_callers_time_goes_with_every_call(filled, server):

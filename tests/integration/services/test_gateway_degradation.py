@@ -6,7 +6,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import grpc
-from fakes import EncoderPort, FakeEncoder, FakeReranker, PoolStore, altered, serve, status
+import pytest
+from fakes import EncoderPort, FakeEncoder, FakeReranker, Hang, PoolStore, Step, altered, serve, status
 from rerank_costs import learned, time_for
 from rigs import COLLECTION, Rig, client, failure, numbers, open_rig
 
@@ -76,6 +77,60 @@ async def test_a_reranker_that_is_back_is_found_by_a_probe() -> None:
         assert answer.hits[0].HasField("logit")
 
 
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        (status(CODE.UNAVAILABLE), "RERANKER_UNAVAILABLE"),
+        (status(CODE.RESOURCE_EXHAUSTED, "QUEUE_FULL", retry_after_s=60), "RERANKER_OVERLOADED"),
+        (status(CODE.RESOURCE_EXHAUSTED, "DEADLINE_UNREACHABLE", retry_after_s=60), "RERANKER_OVERLOADED"),
+        (status(CODE.INTERNAL), "RERANKER_FAILED"),
+        (Hang(), "DEADLINE_SPENT"),
+    ],
+    ids=["away", "full", "no time", "broken", "late"],
+)
+async def test_a_reranking_that_came_to_nothing_is_no_slow_network(step: Step, reason: str) -> None:
+    """Answer, trailers and metrics say that nobody accounts for its time; the stages that were answered have none."""
+    async with open_rig(rerank_cap_s=0.2) as rig:
+        await rig.fill("alpha")
+        rig.reranker.always = step
+        call = rig.search.Search(pb.SearchRequest(query="a", collection=COLLECTION, rerank=pb.RERANK_BEST_EFFORT))
+        answer = await call
+        rerank = answer.timings.rerank
+        assert answer.degradation.reason == reason
+        assert rerank.unaccounted == rerank.total
+        assert rerank.unaccounted.ToNanoseconds() > 0 == rerank.network.ToNanoseconds()
+        assert not answer.timings.encode.HasField("unaccounted")
+        assert not answer.timings.search.HasField("unaccounted")
+        trailers = {key: value for key, value in await call.trailing_metadata() if "unaccounted" in key}
+        assert trailers == {"twostage-rerank-unaccounted-us": str(rerank.unaccounted.ToMicroseconds())}
+        assert unaccounted(rig, "rerank") == pytest.approx(rerank.unaccounted.ToNanoseconds() / 1e9)
+        assert unaccounted(rig, "encode") is None
+
+
+async def test_a_search_that_its_caller_gave_up_is_no_slow_network() -> None:
+    """Whoever waits for a full reranker and leaves is counted like one who waited to the end."""
+    async with open_rig() as rig:
+        await rig.fill("alpha")
+        hang = Hang()
+        rig.reranker.always = hang
+        call = rig.search.Search(pb.SearchRequest(query="alpha", collection=COLLECTION))
+        waiting = asyncio.ensure_future(call)
+        await hang.begun.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await rig.counted(CODE.CANCELLED)
+        counted = rig.metrics.registry.get_sample_value
+        assert counted("gateway_stage_seconds_sum", {"stage": "rerank", "part": "network"}) == 0
+        assert (unaccounted(rig, "rerank") or 0) > 0
+
+
+def unaccounted(rig: Rig, stage: str) -> float | None:
+    """Return the seconds of a stage that nobody accounts for; None where none were ever observed."""
+    labels = {"stage": stage, "part": "unaccounted"}
+    return rig.metrics.registry.get_sample_value("gateway_stage_seconds_sum", labels)
+
+
 async def test_an_encoder_that_is_down_is_left_alone_too() -> None:
     """After some failures a search fails at once with its stage, and the encoder is not asked."""
     async with open_rig() as rig:
@@ -127,6 +182,20 @@ async def test_a_deadline_that_is_too_near_for_all_reranks_the_top() -> None:
         assert [hit.HasField("logit") for hit in answer.pool] == [True] * 6 + [False] * 4
         assert not any(hit.text_missing for hit in answer.pool)
         assert answer.provenance.reranker.id == "fake-reranker"
+        assert not answer.timings.rerank.HasField("unaccounted"), "the one call was answered"
+
+
+async def test_a_reranker_that_has_to_be_asked_twice_is_no_slow_network() -> None:
+    """What the answer to the second call says is told; the refusal's time is in what nobody accounts for."""
+    async with slow_reranker(10) as (search, reranker):
+        reranker.script.append(status(CODE.RESOURCE_EXHAUSTED, "DEADLINE_UNREACHABLE", retry_after_s=75))
+        request = pb.SearchRequest(query="alpha", collection=COLLECTION, top_k=5, rerank=pb.RERANK_BEST_EFFORT)
+        answer = await search.Search(request, timeout=time_for(6))
+        assert [len(one.candidates) for one in reranker.requests] == [6, 5]
+        assert answer.degradation.reason == "TIME_SHORT"
+        rerank = answer.timings.rerank
+        assert (rerank.queue.ToNanoseconds(), rerank.network.ToNanoseconds()) == (1_000, 0)
+        assert rerank.unaccounted.ToNanoseconds() == rerank.total.ToNanoseconds() - 6_000 > 0
 
 
 async def test_a_deadline_that_is_far_enough_reranks_all() -> None:

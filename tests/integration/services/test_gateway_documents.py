@@ -4,17 +4,21 @@ Numbers in brackets are those of field failures.
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
 import pytest
-from fakes import ENCODER_DIGEST, status
+from fakes import ENCODER_DIGEST, status, word_vector
 from rigs import COLLECTION, Rig, document, failure, health, numbers, open_rig, stream_failure
 from store_fake import MemoryStore
 
+from gateway.indexing import READ_IDS_PER_CALL
+from gateway.ports import Document, DocumentId
 from gateway.stores.edge import EdgeStore
 from retrieval.encoder.v1 import encoder_pb2
 from retrieval.gateway.v1 import gateway_pb2 as pb
+from serving.deadline import Deadline
 
 CODE = grpc.StatusCode
 
@@ -182,6 +186,38 @@ async def test_documents_that_no_client_could_receive_are_refused() -> None:
             "ids",
         )
         assert len(await got(rig, *range(60))) == 60
+
+
+class CountingStore(MemoryStore):
+    """Counts the documents that are read by id."""
+
+    read = 0
+
+    async def get(self, name: str, ids: Sequence[DocumentId], **rest: Any) -> Sequence[Document]:
+        self.read += len(ids)
+        return await super().get(name, ids, **rest)
+
+
+async def test_what_no_client_could_receive_is_not_read_to_its_end() -> None:
+    """Of a thousand large documents no more are read than it takes to refuse them (14)."""
+    store = CountingStore()
+    async with open_rig(store) as rig:
+        await rig.fill()
+        large = [Document(id=one, text="x" * 60_000) for one in range(1_000)]
+        await store.upsert(COLLECTION, large, [word_vector("x")] * len(large), deadline=Deadline.after(20))
+        ids = [pb.DocumentId(number=one.id) for one in large]
+        failed = await failure(rig.documents.GetDocuments(pb.GetDocumentsRequest(collection=COLLECTION, ids=ids)))
+        assert failed.reason == "ANSWER_TOO_LARGE"
+        assert store.read == READ_IDS_PER_CALL
+
+
+async def test_more_documents_than_are_read_at_once_come_in_order(store: Any) -> None:
+    """A thousand ids are answered as a few are: in their order, without what is missing."""
+    async with open_rig(store) as rig:
+        await rig.fill()
+        for begin in range(0, 750, 250):
+            await rig.upsert([document(one, "alpha") for one in range(begin, begin + 250)])
+        assert await got(rig, *range(999, -1, -1)) == list(range(749, -1, -1))
 
 
 async def test_the_largest_legal_message_is_stored() -> None:

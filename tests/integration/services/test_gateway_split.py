@@ -131,7 +131,7 @@ async def test_the_whole_text_is_kept_once_and_told_to_nobody_who_gets_documents
         for text in (words("alpha", 160), words("beta", 60)):
             await put(rig, document(1, text), document(2, "short"))
             ids = ["1#1", "1#2", "1#3", 2]
-            kept = await store.get(COLLECTION, ids, deadline=Deadline.after(20))
+            kept = await store.get(COLLECTION, ids, with_parent_texts=True, deadline=Deadline.after(20))
             assert {one.id: one.parent_text for one in kept if one.parent_text is not None} == {"1#1": text}
             assert not any(one.parent_text for one in (await get(rig, *ids)).values())
 

@@ -6,13 +6,14 @@ import os
 import stat
 import sys
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from fakes import status
+from fakes import Hang, status
 from rigs import COLLECTION, Rig, free_port, open_rig
 from up_process import TWOSTAGE
 
@@ -71,14 +72,21 @@ class Loaded:
         return Ran(status=process.returncode or 0, out=out.decode(), err=err.decode())
 
 
-@pytest.fixture
-async def loaded(tmp_path: Path) -> AsyncIterator[Loaded]:
+@asynccontextmanager
+async def open_loaded(directory: Path, **settings: Any) -> AsyncIterator[Loaded]:
+    """Open a gateway with such settings."""
     port, metrics_port = free_port(), free_port()
-    questions = tmp_path / "questions.txt"
+    questions = directory / "questions.txt"
     questions.write_text("\n".join(QUESTIONS), encoding="utf-8")
-    async with open_rig(port=port, metrics_port=metrics_port) as rig:
+    async with open_rig(port=port, metrics_port=metrics_port, **settings) as rig:
         await rig.fill("alpha beta", "beta gamma")
         yield Loaded(rig, port, metrics_port, questions)
+
+
+@pytest.fixture
+async def loaded(tmp_path: Path) -> AsyncIterator[Loaded]:
+    async with open_loaded(tmp_path) as opened:
+        yield opened
 
 
 async def test_closed_loop_agrees_with_the_servers_own_count(loaded: Loaded) -> None:
@@ -118,12 +126,57 @@ async def test_errors_fail_the_run_and_are_named(loaded: Loaded) -> None:
     assert ran.document["served"]["agrees"]
 
 
+async def test_a_run_without_any_answer_says_which_stage_failed_it(loaded: Loaded) -> None:
+    """Where no call was OK the time of those that failed is told, by their trailers."""
+    loaded.rig.reranker.always = status(grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL", retry_after_s=1)
+    ran = await loaded.load("-c", COLLECTION, "-n", "5", "--warm-up", "0", "--json")
+    found = ran.document
+    assert (ran.status, found["codes"], found["latency"]) == (1, {"RESOURCE_EXHAUSTED": 5}, None)
+    assert found["stages_from"] == "of the calls that failed"
+    assert found["stages"]["rerank"]["unaccounted"]["count"] == 5
+    assert found["bottleneck"]["stage"] in {"encode", "search", "rerank", "gateway"}
+
+
 async def test_answers_in_part_are_told_from_whole_ones(loaded: Loaded) -> None:
     """A search without its reranker is OK where that is allowed, and no run passes it off as a whole one."""
     loaded.rig.reranker.always = status(grpc.StatusCode.UNAVAILABLE)
     options = ("-c", COLLECTION, "-n", "6", "--warm-up", "0", "--rerank", "best-effort")
     ran = await loaded.load(*options, "--json")
     assert (ran.status, ran.document["ok"], ran.document["degraded_count"]) == (0, 6, 6)
+
+
+async def test_a_late_reranker_is_the_bottleneck_and_no_slow_network(tmp_path: Path) -> None:
+    """Searches that wait for it in vain name it, to programs and to people; the wire to it is not blamed."""
+    options = ("-c", COLLECTION, "-n", "4", "--concurrency", "2", "--warm-up", "0", "--rerank", "best-effort")
+    async with open_loaded(tmp_path, rerank_cap_s=0.5) as loaded:
+        loaded.rig.reranker.always = Hang()
+        told, shown = await loaded.load(*options, "--json"), await loaded.load(*options)
+    assert (told.status, told.document["degraded_count"]) == (0, 4), told.err
+    found, rerank = told.document["bottleneck"], told.document["stages"]["rerank"]
+    assert (found["stage"], found["part"]) == ("rerank", "unaccounted")
+    assert (rerank["network"]["max"], rerank["unaccounted"]["count"]) == (0, 4)
+    assert rerank["unaccounted"]["mean"] == pytest.approx(rerank["total"]["mean"])
+    assert {"network", "unaccounted"} <= set(shown.out.split()), "all columns fit into a terminal"
+    (verdict,) = [line for line in shown.out.splitlines() if line.startswith("bottleneck: ")]
+    assert verdict.startswith("bottleneck: rerank, ")
+    assert verdict.endswith("% of the time, mostly unaccounted")
+
+
+async def test_ghz_is_told_of_a_late_reranker_by_the_page(tmp_path: Path) -> None:
+    """The servers' histograms lead to the same verdict as answers do, though few searches were late."""
+    program = tmp_path / "ghz"
+    program.write_text(FAKE_GHZ.format(python=sys.executable, seen=str(tmp_path / "seen.json")))
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    options = ("-c", COLLECTION, "-n", "8", "--warm-up", "0", "--rerank", "best-effort", "--json")
+    async with open_loaded(tmp_path, rerank_cap_s=1) as loaded:
+        loaded.rig.reranker.script.extend([Hang(), Hang()])
+        ran = await loaded.load(*options, "--metrics", loaded.metrics, env={"PATH": str(tmp_path)})
+    assert ran.status == 0, ran.err
+    found = ran.document
+    assert (found["bottleneck"]["stage"], found["bottleneck"]["part"]) == ("rerank", "unaccounted")
+    parts = [found["stages"]["rerank"][part] for part in ("queue", "tokenize", "compute", "network", "unaccounted")]
+    assert {part["count"] for part in parts} == {8}
+    assert sum(part["mean"] for part in parts) == pytest.approx(found["stages"]["rerank"]["total"]["mean"])
 
 
 async def test_calls_of_others_show_as_disagreement(loaded: Loaded) -> None:

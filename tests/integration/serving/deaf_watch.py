@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 # RFC 9113, 6: types and flags of frames, and the setting.
 DATA, HEADERS, SETTINGS, PING = 0, 1, 4, 6
@@ -37,15 +37,16 @@ async def deaf_watch(port: int) -> AsyncIterator[None]:
 
 
 async def _live(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, begun: asyncio.Event) -> None:
-    """Answer what a connection has to, so that the server does not take it for dead."""
-    while True:
-        head = await reader.readexactly(9)
-        payload = await reader.readexactly(int.from_bytes(head[:3], "big"))
-        kind, flags = head[3], head[4]
-        if kind == HEADERS:
-            begun.set()
-        elif kind in (SETTINGS, PING) and not flags & ACK:
-            writer.write(_frame(kind, ACK, 0, payload if kind == PING else b""))
+    """Answer what a connection has to, so that the server does not take it for dead, until the server ends it."""
+    with suppress(asyncio.IncompleteReadError, ConnectionError):
+        while True:
+            head = await reader.readexactly(9)
+            payload = await reader.readexactly(int.from_bytes(head[:3], "big"))
+            kind, flags = head[3], head[4]
+            if kind == HEADERS:
+                begun.set()
+            elif kind in (SETTINGS, PING) and not flags & ACK:
+                writer.write(_frame(kind, ACK, 0, payload if kind == PING else b""))
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:

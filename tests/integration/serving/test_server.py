@@ -15,7 +15,7 @@ from google.protobuf.wrappers_pb2 import StringValue
 from grpc_channelz.v1 import channelz_pb2, channelz_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from probe_service import SERVICE, Probe, ProbeSettings, Rig, open_rig
+from probe_service import SERVICE, Probe, ProbeSettings, Rig, errors_in, open_rig
 
 from cli.addresses import free_ports
 from serving import server as server_module
@@ -132,16 +132,41 @@ async def test_a_watch_does_not_use_up_the_grace_of_a_drain():
         await draining
 
 
-async def test_a_watcher_that_reads_nothing_holds_up_nobody():
-    """Health still changes and is told to others, and the drain ends with its grace (field failure 5)."""
+async def test_a_watcher_that_reads_nothing_holds_up_nobody(caplog: pytest.LogCaptureFixture):
+    """Health still changes and is told to others, and the drain ends without grace and without a fault (5 and 19)."""
     async with open_rig() as rig, deaf_watch(rig.running.port), deaf_watch(rig.running.port):
         await rig.running.set_serving(serving=False)
         assert await health(rig.channel) == NOT_SERVING
         await rig.running.set_serving(serving=True)
         watch = health_pb2_grpc.HealthStub(rig.channel).Watch(health_pb2.HealthCheckRequest())
         assert (await watch.read()).status == SERVING
-        draining = asyncio.create_task(rig.running.drain(delay_s=0, grace_s=0.1))
+        draining = asyncio.create_task(rig.running.drain(delay_s=0, grace_s=3600))
         assert (await watch.read()).status == NOT_SERVING
+        await draining
+    assert not errors_in(caplog.records)
+
+
+@pytest.mark.parametrize("kind", ["UnaryUnary", "UnaryStream", "StreamUnary", "StreamStream"])
+async def test_a_watcher_that_reads_nothing_cuts_no_call(kind: str, monkeypatch: pytest.MonkeyPatch):
+    """Beside it a running call keeps its grace, and its answer arrives whole (field failure 19)."""
+    gate, waiting = Gate(), asyncio.Event()
+    async with open_rig({"wait": gate}) as rig, deaf_watch(rig.running.port):
+        ended = rig.running._calls.ended
+
+        async def noted() -> None:
+            waiting.set()
+            await ended()
+
+        monkeypatch.setattr(rig.running._calls, "ended", noted)
+        running = asyncio.create_task(rig.call(kind, "wait"))
+        await rig.probe.entered.get()
+        draining = asyncio.create_task(rig.running.drain(delay_s=0, grace_s=3600))
+        await waiting.wait()
+        for _ in range(100):  # whatever would cut the call has its turn
+            await asyncio.sleep(0)
+        gate.opened.set()
+        outcome = await running
+        assert (outcome.code, outcome.outputs[-1]) == (CODE.OK, "through")
         await draining
 
 

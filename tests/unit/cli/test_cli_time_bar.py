@@ -63,3 +63,12 @@ def test_the_legend_has_every_number() -> None:
     assert set(bar) == set("█▓▒░")
     assert legend.rstrip() == "█ encode 8.0  ▓ search 3.0  ▒ rerank 30.0  ░ other 1.1  = 42.1 ms"
     assert inside.strip() == "inside rerank: queue 1.0 · tokenize 2.0 · compute 26.5 · network 0.5"
+
+
+def test_a_reranking_that_came_to_nothing_is_no_slow_network() -> None:
+    """What nobody accounts for is written out under its own name, in the place of the network."""
+    late = Duration(nanos=500_000_000)
+    timings = pb.Timings(total=late, rerank=pb.StageTiming(total=late, unaccounted=late))
+    out = StringIO()
+    Console(file=out, width=80).print(TimeBar(timings))
+    assert "inside rerank: queue 0.0 · tokenize 0.0 · compute 0.0 · unaccounted 500.0\n" in out.getvalue()

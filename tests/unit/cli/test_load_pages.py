@@ -51,6 +51,18 @@ def test_stages_are_those_of_the_run() -> None:
     assert 250 < found.p95 < 500
 
 
+def test_what_few_calls_have_is_nothing_in_the_others() -> None:
+    """A part that is observed of one search in four is 0 in three, so that it adds up with the others."""
+    metrics = ServerMetrics("gateway")
+    for unaccounted in (0, 0, 0, 400_000_000):
+        spans = {("all", "total"): 500_000_000, ("rerank", "network"): 0}
+        metrics.observe_stages(spans | ({("rerank", "unaccounted"): unaccounted} if unaccounted else {}))
+    found = pages.parse([text(metrics)]).stages(GATEWAY)["rerank", "unaccounted"]
+    assert (found.count, found.mean) == (4, pytest.approx(100))
+    assert found.p50 < 1
+    assert 250 < found.p95 < 500
+
+
 def test_a_stage_without_calls_has_no_figures() -> None:
     """Nothing is made up of a histogram that did not move."""
     metrics = ServerMetrics("gateway")

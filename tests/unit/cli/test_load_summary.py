@@ -1,5 +1,7 @@
 """What calls amount to: percentiles, shares that add up, and the stage that is named."""
 
+from dataclasses import replace
+
 import pytest
 
 from cli.loading.generator import Reply, Sample
@@ -72,6 +74,48 @@ def test_the_stage_that_takes_most_of_the_time_is_named(said: dict, latency: flo
     run = summarize([sample(0, latency, **said)], None, whole=WHOLE)
     found = bottleneck(run.stages, run.latency)
     assert (found.stage, found.part) == (stage, part)
+
+
+def late(*, every: int) -> list[Sample]:
+    """Make ten calls: of each `every` the reranker was late in one, and answered in 0.02 s, wire and all, in others."""
+    calls = []
+    for number in range(10):
+        told = spans(encode=0.01, search=0.01, rerank=0.5 if number % every == 0 else 0.02)
+        rest = "unaccounted" if number % every == 0 else "network"
+        told |= {("rerank", "compute"): 0.0, ("rerank", "network"): 0.0} | {("rerank", rest): told["rerank", "total"]}
+        reply = Reply(code="OK", spans=told)
+        calls.append(Sample(intended=0, sent=0, ended=told[WHOLE] + 0.001, reply=reply))
+    return calls
+
+
+@pytest.mark.parametrize(("every", "part"), [(1, "unaccounted"), (5, "unaccounted"), (10, "unaccounted")])
+def test_a_late_reranker_is_no_slow_network(every: int, part: str) -> None:
+    """What has no answer is most of the stage's time, however few calls it is of, and the advice is about the stage."""
+    run = summarize(late(every=every), None, whole=WHOLE)
+    found = bottleneck(run.stages, run.latency)
+    assert (found.stage, found.part) == ("rerank", part)
+    assert "network" not in found.advice
+
+
+def test_calls_that_all_failed_still_say_where_their_time_went() -> None:
+    """Where none was OK the stage that they failed in is named; it has no latency, and its share is of their time."""
+    calls = [replace(one, reply=replace(one.reply, code="DEADLINE_EXCEEDED")) for one in late(every=1)]
+    run = summarize(calls, None, whole=WHOLE)
+    found = bottleneck(run.stages, run.latency)
+    assert (run.latency, found.stage, found.part) == (None, "rerank", "unaccounted")
+    assert found.share == pytest.approx(0.5 / 0.521)
+    silent = summarize([sample(0, 1, "UNAVAILABLE")], None, whole=WHOLE)
+    assert silent.stages is None
+    assert bottleneck({}, None) is None
+
+
+def test_what_few_calls_have_weighs_no_more_than_it_is() -> None:
+    """A span that nine of ten calls do not tell is 0 in them, so that parts add up to their stage's mean."""
+    run = summarize(late(every=10), None, whole=WHOLE)
+    parts = [run.stages["rerank", part] for part in ("queue", "compute", "network", "unaccounted")]
+    assert sum(part.mean for part in parts) == pytest.approx(run.stages["rerank", "total"].mean)
+    unaccounted = run.stages["rerank", "unaccounted"]
+    assert (unaccounted.count, unaccounted.p50, unaccounted.max) == (10, 0, pytest.approx(500))
 
 
 def test_each_step_has_figures_of_its_own() -> None:

@@ -276,13 +276,13 @@ async def test_what_the_servers_say_of_their_time_is_split_out() -> None:
 
 
 async def test_a_failed_stage_is_timed_too() -> None:
-    """The time of the stage that failed is there, and the sums hold (73)."""
+    """The time of the stage that failed is there, it is not taken for the network's, and the sums hold (73)."""
     bench = Bench(PoolStore((1, "a")))
     bench.reranker.error = InferenceFailed("RERANKER_FAILED", "broken")
     with pytest.raises(InferenceFailed):
         await bench.run()
     time = bench.timer.stop()
-    assert time.rerank.network == time.rerank.total
+    assert time.rerank.unaccounted == time.rerank.total > 0
     assert time.dense + time.rerank.total + time.other == time.total
 
 

@@ -28,7 +28,7 @@ from gateway.ports import (
 from gateway.retrieval import FirstStage, Pool
 from gateway.search_query import HypotheticalUse, Retrieval, RetrievalMode, SearchQuery, SynonymUse
 from gateway.synonyms import NO_SYNONYMS, Synonyms, read_synonyms
-from gateway.timings import SearchTimer
+from gateway.timings import SearchTimer, StageTime
 from serving.batching import Priority
 from serving.deadline import Deadline
 from serving.errors import (
@@ -63,8 +63,11 @@ class ListStore:
         lists = [self.dense if isinstance(query, DenseQuery) else self.lexical for query in queries]
         return Found(lists=[RankedList(candidates=one[:limit], compute=7) for one in lists], time=SERVER_TIME)
 
-    async def get(self, name: str, ids: Sequence[DocumentId], *, deadline: Deadline) -> Sequence[Document]:
-        return [one for one in self.documents if one.id in ids]
+    async def get(
+        self, name: str, ids: Sequence[DocumentId], *, with_parent_texts: bool = False, deadline: Deadline
+    ) -> Sequence[Document]:
+        found = [one for one in self.documents if one.id in ids]
+        return found if with_parent_texts else [replace(one, parent_text=None) for one in found]
 
 
 class WriterPort:
@@ -164,6 +167,11 @@ def ids(pool: Pool) -> list[DocumentId]:
 
 def names(pool: Pool) -> list[str]:
     return [one.name for one in pool.filled.lists]
+
+
+def only_unaccounted(time: StageTime) -> bool:
+    """Tell whether what a server did not say of a stage is put down to no network."""
+    return time.unaccounted > 0 == time.network
 
 
 # --- lists ---------------------------------------------------------------------------------------------------------
@@ -281,6 +289,7 @@ async def test_a_phrasing_of_ours_that_is_too_long_is_left_out():
     encoder = PickyEncoder(1)
     stage = Stage(ListStore(found(1)), encoder, synonyms=read_synonyms(b"- any: [alpha, beta]", "t"))
     pool = await stage.fill(Retrieval(synonyms=SynonymUse.DENSE))
+    assert only_unaccounted(stage.timer.stop().encode), "the first call was refused"
     assert (names(pool), encoder.queries) == (["dense"], [("alpha", "beta"), ("alpha",)])
 
 
@@ -322,7 +331,9 @@ async def test_what_the_writer_writes_is_used_like_what_the_caller_sent():
     pool = await stage.fill(retrieval)
     assert names(pool) == ["dense", "dense.hypothetical.1", "dense.hypothetical.2"]
     assert (pool.written_count, pool.write_skipped_reason) == (1, "")
-    assert stage.timer.stop().write.total > 0
+    time = stage.timer.stop()
+    assert (time.encode.unaccounted, time.search.unaccounted) == (0, 0)
+    assert only_unaccounted(time.write), "a writer does not say where its time went"
 
 
 @pytest.mark.parametrize(
@@ -348,6 +359,7 @@ async def test_what_was_written_and_cannot_be_encoded_costs_itself_only():
     pool = await stage.fill(Retrieval(write=True))
     assert (ids(pool), names(pool)) == ([1], ["dense"])
     assert (pool.written_count, pool.write_skipped_reason) == (0, "WRITER_FAILED")
+    assert only_unaccounted(stage.timer.stop().encode)
 
 
 async def test_a_gateway_without_a_writer_says_so():
@@ -388,8 +400,10 @@ async def test_a_short_pool_is_worth_more_than_none():
     many = [Candidate(id=one, score=-one, text="t", payload={"source": "a"}) for one in range(20)]
     store = ListStore(many)
     store.errors = [None, DeadlineSpent("DEADLINE_SPENT", "late")]
-    pool = await Stage(store).fill(diversity=Diversity(group_by="source"))
+    stage = Stage(store)
+    pool = await stage.fill(diversity=Diversity(group_by="source"))
     assert (ids(pool), pool.filled.shortfall) == ([0], "DEADLINE_SPENT")
+    assert only_unaccounted(stage.timer.stop().search)
 
 
 async def test_the_first_read_has_no_second_best():

@@ -1793,7 +1793,7 @@ class Timings(_message.Message):
 
     @_builtins.property
     def write(self) -> Global___StageTiming:
-        """Query to hypothetical passages; all zero where no writer was asked. All of it is `network`."""
+        """Query to hypothetical passages; all zero where no writer was asked. All of it is `unaccounted`: no writer tells."""
 
     def __init__(
         self,
@@ -1816,7 +1816,9 @@ Global___Timings: _TypeAlias = Timings  # noqa: Y015
 
 @_typing.final
 class StageTiming(_message.Message):
-    """One stage; `network` + `queue` + `tokenize` + `compute` = `total`, exactly."""
+    """One stage; `network` + `queue` + `tokenize` + `compute` + `unaccounted` = `total`, exactly. What the stage's server does
+    not tell of the total is `network` where it has answered every call of the stage, and `unaccounted` where it has not.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1825,13 +1827,14 @@ class StageTiming(_message.Message):
     QUEUE_FIELD_NUMBER: _builtins.int
     TOKENIZE_FIELD_NUMBER: _builtins.int
     COMPUTE_FIELD_NUMBER: _builtins.int
+    UNACCOUNTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def total(self) -> _duration_pb2.Duration:
         """From the call made to the answer read."""
 
     @_builtins.property
     def network(self) -> _duration_pb2.Duration:
-        """What the stage's server does not account for: wire, encoding of messages, connection."""
+        """Beyond what the stage's server tells of calls that it answered: wire, encoding of messages, connection."""
 
     @_builtins.property
     def queue(self) -> _duration_pb2.Duration:
@@ -1845,6 +1848,12 @@ class StageTiming(_message.Message):
     def compute(self) -> _duration_pb2.Duration:
         """Work on the device, or in the vector engine."""
 
+    @_builtins.property
+    def unaccounted(self) -> _duration_pb2.Duration:
+        """Beyond what the stage's server tells where a call ended without an answer: late, refused, failed or cut off. It may
+        have been waiting, work or wire. Unset where all calls were answered.
+        """
+
     def __init__(
         self,
         *,
@@ -1853,10 +1862,11 @@ class StageTiming(_message.Message):
         queue: _duration_pb2.Duration | None = ...,
         tokenize: _duration_pb2.Duration | None = ...,
         compute: _duration_pb2.Duration | None = ...,
+        unaccounted: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["compute", b"compute", "network", b"network", "queue", b"queue", "tokenize", b"tokenize", "total", b"total"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["compute", b"compute", "network", b"network", "queue", b"queue", "tokenize", b"tokenize", "total", b"total", "unaccounted", b"unaccounted"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute", b"compute", "network", b"network", "queue", b"queue", "tokenize", b"tokenize", "total", b"total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute", b"compute", "network", b"network", "queue", b"queue", "tokenize", b"tokenize", "total", b"total", "unaccounted", b"unaccounted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
