@@ -112,7 +112,7 @@ class Quality(Frozen):
 
 
 class StageTime(Frozen):
-    """One stage of one question, milliseconds; network + queue + tokenize + compute = total."""
+    """One stage of one question, milliseconds; network + queue + tokenize + compute = total if all was answered."""
 
     total: Figure
     network: Figure

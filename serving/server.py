@@ -17,6 +17,7 @@ from serving.deadline import Deadline
 from serving.doors import address, bind, open_guards
 from serving.errors import Misconfigured
 from serving.metrics import ServerMetrics
+from serving.running_calls import RunningCalls
 from serving.settings import ServerSettings
 
 log = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 OVERALL = ""
 """The name that Kubernetes and grpc_health_probe ask for when told none."""
 NOTICE_S = 0.05
-"""Seconds in which a watcher of the health hears of the drain before its watch ends."""
+"""Seconds in which a watcher of the health hears of the drain before its watch ends, and of that before it is cut."""
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -36,21 +37,20 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 class _Health(health_pb2_grpc.HealthServicer):
     """The health of services, and watches that end at the drain: they never end by themselves, and use up its grace.
 
-    Nothing is held while a watcher is written to: one that does not read would keep everybody else waiting. (Of a drain
-    it uses up the grace all the same: gRPC lets no status overtake a message.)
+    Nothing is held while a watcher is written to: one that does not read would keep everybody else waiting. Such a one
+    hears of no end, for gRPC lets no status overtake a message; it is cut when the server has no more to do.
     """
 
     def __init__(self) -> None:
         self._statuses: dict[str, int] = {}
         self._changed = asyncio.Event()
         """Set once, at the next change, and then replaced."""
-        self._draining = asyncio.Event()
+        self._draining = False
 
     def set(self, names: Sequence[str], status: int) -> None:
         """Change the health of some names together."""
         self._statuses.update(dict.fromkeys(names, status))
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
+        self._tell_watches()
 
     async def Check(  # noqa: N802
         self, request: health_pb2.HealthCheckRequest, context: Context
@@ -62,31 +62,26 @@ class _Health(health_pb2_grpc.HealthServicer):
         return health_pb2.HealthCheckResponse(status=status)
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:  # noqa: N802
-        """Tell every change until the caller leaves or the server drains."""
-        watch = asyncio.create_task(self._tell(request.service, context))
-        draining = asyncio.create_task(self._draining.wait())
-        try:
-            done, _ = await asyncio.wait([watch, draining], return_when=asyncio.FIRST_COMPLETED)
-            if watch in done:
-                await watch
-        finally:
-            watch.cancel()
-            draining.cancel()
-        await context.abort(grpc.StatusCode.UNAVAILABLE, "this server is shutting down")
-
-    async def _tell(self, name: str, context: Context) -> None:
-        """Write the health of a name whenever it is not what was written last."""
+        """Tell the health of a name at once and at every change, until the caller leaves or the server drains."""
         told = None
         while True:
-            changed, status = self._changed, self._statuses.get(name, SERVICE_UNKNOWN)
+            changed, status = self._changed, self._statuses.get(request.service, SERVICE_UNKNOWN)
             if status != told:
                 await context.write(health_pb2.HealthCheckResponse(status=status))
                 told = status
-            await changed.wait()
+            elif self._draining:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "this server is shutting down")
+            else:
+                await changed.wait()
 
     def end_watches(self) -> None:
         """End all watches, also those that are yet to come."""
-        self._draining.set()
+        self._draining = True
+        self._tell_watches()
+
+    def _tell_watches(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
 
 class RunningServer:
@@ -97,24 +92,44 @@ class RunningServer:
         health_servicer: Its health service.
         names: Every name whose health is kept, the overall one included.
         port: The port it listens on.
+        calls: Those of our own services that are running.
     """
 
-    def __init__(self, server: grpc.aio.Server, health_servicer: _Health, names: Sequence[str], port: int) -> None:
+    def __init__(
+        self, server: grpc.aio.Server, health_servicer: _Health, names: Sequence[str], port: int, calls: RunningCalls
+    ) -> None:
         self.port = port
         self._server = server
         self._health = health_servicer
         self._names = names
+        self._calls = calls
 
     async def set_serving(self, *, serving: bool) -> None:
         """Set the health of every service together, so that no probe sees half of it."""
         self._health.set(self._names, SERVING if serving else NOT_SERVING)
 
     async def drain(self, *, delay_s: float, grace_s: float) -> None:
-        """Say NOT_SERVING, keep answering for `delay_s`, then let running calls end within `grace_s`."""
+        """Say NOT_SERVING, keep answering for `delay_s`, then let running calls end within `grace_s`.
+
+        What then still runs of health, reflection and channelz is cut.
+        """
         await self.set_serving(serving=False)
         await asyncio.sleep(max(delay_s, NOTICE_S))
         self._health.end_watches()
-        await self._server.stop(grace_s)
+        stopping = asyncio.create_task(self._server.stop(grace_s))
+        ended = asyncio.create_task(self._ended())
+        try:
+            await asyncio.wait([stopping, ended], return_when=asyncio.FIRST_COMPLETED)
+            await self._server.stop(0)
+            await stopping
+        finally:
+            stopping.cancel()
+            ended.cancel()
+
+    async def _ended(self) -> None:
+        """Wait until the calls of our own services have ended, those too that were taken in the last moment."""
+        await asyncio.sleep(NOTICE_S)
+        await self._calls.ended()
 
 
 @asynccontextmanager
@@ -137,9 +152,9 @@ async def open_server(
     """
     # The tracer goes last: spans of calls that are cut are sent, too.
     async with _tracer(settings, metrics.service) as tracer:
-        server = grpc.aio.server(
-            interceptors=open_guards(settings, metrics, tuple(services), access, tracer), options=_options(settings)
-        )
+        calls = RunningCalls(tuple(services))
+        guards = open_guards(settings, metrics, tuple(services), access, tracer)
+        server = grpc.aio.server(interceptors=[calls, *guards], options=_options(settings))
         for add in services.values():
             add(server)
         health_servicer, names = _Health(), [OVERALL, *services]
@@ -155,7 +170,7 @@ async def open_server(
             async with _health_apart(settings, health_servicer):
                 await server.start()
                 log.info("listening on %s:%d, not serving yet", settings.host, port)
-                yield RunningServer(server, health_servicer, names, port)
+                yield RunningServer(server, health_servicer, names, port, calls)
         finally:
             await server.stop(0)
             close_metrics()
