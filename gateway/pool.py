@@ -8,10 +8,13 @@ from gateway.diversity import grouped, mmr
 from gateway.fusion import Fused, ListRank, WeightedList, fuse, weights
 from gateway.part_ids import first_part
 from gateway.ports import Candidate, DocumentId, Found, ListQuery, Model, ServerTime, VectorStore
-from gateway.search_query import SearchQuery
+from gateway.search_query import RerankMode, SearchQuery
 from gateway.timings import SearchTimer
 from serving.deadline import Deadline
 from serving.errors import DeadlineSpent, Misconfigured, NotReady, Overloaded, Unavailable
+
+NOT_NOW = (DeadlineSpent, Unavailable, NotReady, Overloaded)
+"""What a further read may end with at no fault of the request's."""
 
 MOST_DEEPER = 16
 """How many times the pool's size is read at most to fill a pool of which parts or groups are left out."""
@@ -47,7 +50,7 @@ class ListReport:
     name: str
     candidate_count: int
     compute: int
-    """Nanoseconds in the store."""
+    """Nanoseconds in the store, of all reads together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,8 @@ class _Read:
 
     found: Found
     pool: Sequence[Fused]
+    compute: Sequence[int]
+    """Nanoseconds in the store for each list, of all reads together."""
     shortfall: str = ""
 
 
@@ -89,7 +94,8 @@ async def fill_pool(
         timer: Told how long the store has taken so far.
 
     Raises:
-        ServiceError: Whatever the store raises at the first read; at a further one the pool stays as it was.
+        ServiceError: Whatever the store raises at the first read. Where the store is late, full or away at a further
+            one, the pool stays as it was, except that documents which are to be returned are read or nothing is.
     """
     read = await _read_on(store, search, queries, encoder, deadline, timer)
     pool = read.pool
@@ -97,11 +103,20 @@ async def fill_pool(
         spread = search.diversity.mmr_lambda
         pool = await _aside(lambda: mmr(read.pool, lambda_=spread, count=search.pool_size), deadline)
     reports = [
-        ListReport(name=one.name, candidate_count=len(ranked.candidates), compute=ranked.compute)
-        for one, ranked in zip(queries, read.found.lists, strict=True)
+        ListReport(name=one.name, candidate_count=len(ranked.candidates), compute=compute)
+        for one, ranked, compute in zip(queries, read.found.lists, read.compute, strict=True)
     ]
-    candidates = await _whole(store, search, pool[: search.pool_size], deadline)
-    return Filled(candidates=candidates, lists=reports, shortfall=read.shortfall)
+    pool, shortfall = pool[: search.pool_size], read.shortfall
+    texts: Mapping[DocumentId, str] = {}
+    if search.return_parent or search.rerank_parent:
+        try:
+            texts = await _parent_texts(store, search.collection, [one.candidate for one in pool], deadline)
+        except NOT_NOW as error:
+            if search.return_parent or search.rerank is RerankMode.REQUIRED:
+                raise
+            timer.unaccounted()
+            shortfall = error.reason  # parts are worth reranking too
+    return Filled(candidates=[_retrieved(search, one, texts) for one in pool], lists=reports, shortfall=shortfall)
 
 
 async def _read_on(
@@ -113,7 +128,7 @@ async def _read_on(
     timer: SearchTimer,
 ) -> _Read:
     """Read until the pool is full or nothing is left: parts and groups that are left out have to be made up for."""
-    depth, time = search.depth, ServerTime()
+    depth, time, compute = search.depth, ServerTime(), [0] * len(queries)
     read: _Read | None = None
     while True:
         try:
@@ -121,12 +136,13 @@ async def _read_on(
             time = time.plus(found.time)
             timer.server_said(time)
             pool = await _ordered(search, queries, found, deadline)
-        except (DeadlineSpent, Unavailable, NotReady, Overloaded) as error:
+        except NOT_NOW as error:
             if read is None:
                 raise
             timer.unaccounted()
             return replace(read, shortfall=error.reason)  # a short pool is worth more than none
-        read = _Read(found=found, pool=pool)
+        compute = [before + one.compute for before, one in zip(compute, found.lists, strict=True)]
+        read = _Read(found=found, pool=pool, compute=compute)
         ended = all(len(one.candidates) < depth for one in found.lists)
         if len(pool) >= search.pool_size or ended or depth >= search.pool_size * MOST_DEEPER:
             return read
@@ -222,16 +238,6 @@ async def _aside(work: Callable[[], Sequence[Fused]], deadline: Deadline) -> Seq
 # --- whole documents -----------------------------------------------------------------------------------------------
 
 
-async def _whole(
-    store: VectorStore, search: SearchQuery, pool: Sequence[Fused], deadline: Deadline
-) -> Sequence[Retrieved]:
-    """Put whole documents in the place of parts where that is asked for."""
-    texts: Mapping[DocumentId, str] = {}
-    if search.return_parent or search.rerank_parent:
-        texts = await _parent_texts(store, search.collection, [one.candidate for one in pool], deadline)
-    return [_retrieved(search, one, texts) for one in pool]
-
-
 async def _parent_texts(
     store: VectorStore, collection: str, candidates: Sequence[Candidate], deadline: Deadline
 ) -> Mapping[DocumentId, str]:
@@ -257,7 +263,7 @@ async def _parent_texts(
 
 
 def _retrieved(search: SearchQuery, fused: Fused, texts: Mapping[DocumentId, str]) -> Retrieved:
-    """Make one of the pool of what was found."""
+    """Make one of the pool of what was found, the whole document in the place of its part where that is asked for."""
     candidate = _as_asked(search, fused.candidate)
     passage, part = candidate.text, candidate.part
     if part is not None and part.parent in texts:  # where it is not, the part that was found stands for it

@@ -144,7 +144,9 @@ class FirstStage:
             Unavailable: `ENCODER_CHANGING`, two encoders answered that are not of one bundle.
         """
         retrieval = search.retrieval
-        variants = synonyms.variants(search.query, retrieval.language) if retrieval.synonyms.vectors else ()
+        variants: Sequence[str] = ()
+        if retrieval.synonyms.vectors:
+            variants = synonyms.variants(search.query, retrieval.language, besides=retrieval.alternatives)
         phrasings = self._encode_phrasings(search, variants, deadline, timer)
         if not (retrieval.hypothetical_passages or written.passages):
             query = await phrasings
@@ -230,7 +232,9 @@ def _dense_queries(search: SearchQuery, encoded: _Vectors) -> Sequence[NamedQuer
     own, alternatives, variants = encoded.phrasings[0], encoded.phrasings[1:count], encoded.phrasings[count:]
     hypothetical = encoded.passages
     if hypothetical and search.retrieval.hypothetical_use is HypotheticalUse.AVERAGE:
-        own, hypothetical = np.mean([own, *hypothetical], axis=0, dtype=np.float32), ()
+        mean: Vector = np.mean([own, *hypothetical], axis=0, dtype=np.float32)
+        # Vectors that cancel each other out have a mean without direction, which no store can compare by.
+        own, hypothetical = (mean if mean.any() else own), ()
     vectors = [
         ("dense", own),
         *_numbered("dense.alternative", alternatives),

@@ -118,11 +118,12 @@ class Synonyms:
         found = [text for match in self._matches(_composed(query), language) for text in match.replacements]
         return list(dict.fromkeys(found))[:MAX_WORDS]
 
-    def variants(self, query: str, language: str = "") -> Sequence[str]:
+    def variants(self, query: str, language: str = "", *, besides: Sequence[str] = ()) -> Sequence[str]:
         """Return the query with one phrase replaced at a time, at most 4 times; see `words` for the arguments.
 
-        The synonyms of a phrase come in the order of the file, those of several phrases by turns, so that no phrase
-        takes up all the room. The rest of the query is composed (NFC).
+        What is in `besides` is left out: those phrasings have lists already, and would weigh twice. The synonyms of a
+        phrase come in the order of the file, those of several phrases by turns, so that no phrase takes up all the
+        room. The rest of the query is composed (NFC).
         """
         query = _composed(query)
         made: dict[str, None] = {}
@@ -131,7 +132,8 @@ class Synonyms:
             for match in matches:
                 if turn < len(match.replacements):
                     made[query[: match.begin] + match.replacements[turn] + query[match.end :]] = None
-        made.pop(query, None)
+        for known in (query, *besides):
+            made.pop(_composed(known), None)
         return list(made)[:MAX_VARIANTS]
 
     def _matches(self, query: str, language: str) -> Iterable[_Match]:

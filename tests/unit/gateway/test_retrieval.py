@@ -26,7 +26,7 @@ from gateway.ports import (
     RankedList,
 )
 from gateway.retrieval import FirstStage, Pool
-from gateway.search_query import HypotheticalUse, Retrieval, RetrievalMode, SearchQuery, SynonymUse
+from gateway.search_query import HypotheticalUse, RerankMode, Retrieval, RetrievalMode, SearchQuery, SynonymUse
 from gateway.synonyms import NO_SYNONYMS, Synonyms, read_synonyms
 from gateway.timings import SearchTimer, StageTime
 from serving.batching import Priority
@@ -55,6 +55,7 @@ class ListStore:
         self.asked: list[Mapping[str, Any]] = []
         self.errors: list[ServiceError | None] = []
         """What the next searches end with; None is an answer."""
+        self.get_error: ServiceError | None = None
 
     async def search(self, name: str, queries: Sequence[ListQuery], *, limit: int, **rest: Any) -> Found:
         self.asked.append({"name": name, "queries": queries, "limit": limit, **rest})
@@ -66,6 +67,8 @@ class ListStore:
     async def get(
         self, name: str, ids: Sequence[DocumentId], *, with_parent_texts: bool = False, deadline: Deadline
     ) -> Sequence[Document]:
+        if self.get_error is not None:
+            raise self.get_error
         found = [one for one in self.documents if one.id in ids]
         return found if with_parent_texts else [replace(one, parent_text=None) for one in found]
 
@@ -235,6 +238,21 @@ async def test_hypothetical_passages_are_averaged_with_the_query():
     assert np.allclose(stage.queries[0].vector, mean)
 
 
+async def test_vectors_that_cancel_each_other_out_leave_the_query():
+    """A mean without direction is never sent to a store."""
+
+    class Opposite(EncoderPort):
+        async def encode_passages(self, texts: Sequence[str], **rest: Any) -> Encoded:
+            encoded = await super().encode_passages(texts, **rest)
+            return replace(encoded, vectors=[-word_vector("alpha") for _ in texts]) if rest["truncate"] else encoded
+
+    stage = Stage(ListStore(found(1)), Opposite())
+    await stage.fill(Retrieval(hypothetical_passages=("beta",), hypothetical_use=HypotheticalUse.AVERAGE))
+    (query,) = stage.queries
+    assert isinstance(query, DenseQuery)
+    np.testing.assert_array_equal(query.vector, word_vector("alpha"))
+
+
 async def test_hypothetical_passages_can_have_lists_of_their_own():
     """Fused, each passage is a list beside the query's, whose vector is left alone."""
     stage = Stage(ListStore(found(1)))
@@ -392,6 +410,7 @@ async def test_groups_are_limited_and_the_pool_is_filled_all_the_same():
     pool = await stage.fill(diversity=Diversity(group_by="source"), payload_fields=("n",))
     assert ids(pool) == [0, 20, 21]
     assert [asked["limit"] for asked in stage.store.asked] == [12, 48]
+    assert [one.compute for one in pool.filled.lists] == [14]  # of both reads
     assert stage.store.asked[0]["payload_fields"] == ("n", "source")
 
 
@@ -522,6 +541,30 @@ async def test_a_document_that_is_gone_since_the_search_is_its_part():
     store = ListStore([Candidate(id="9#1", score=1, text="child", part=Part(parent=9, number=1, count=2))])
     pool = await Stage(store).fill(fold_to_parent=True, return_parent=True, rerank_parent=True)
     assert [(one.candidate.id, one.passage) for one in candidates(pool)] == [("9#1", "child")]
+
+
+@pytest.mark.parametrize(
+    ("rerank", "returned", "kept"),
+    [
+        (RerankMode.BEST_EFFORT, False, True),
+        (RerankMode.REQUIRED, False, False),
+        (RerankMode.BEST_EFFORT, True, False),
+    ],
+)
+async def test_whole_texts_that_cannot_be_read_cost_the_pool_only_where_they_must(rerank, returned, kept):
+    """Parts stand in for what only the reranker was to read, and the answer says so; never for what is returned."""
+    store = ListStore([Candidate(id="9#1", score=1, text="child", part=Part(parent=9, number=1, count=2))])
+    store.get_error = Unavailable("STORE_UNAVAILABLE", "gone")
+    stage = Stage(store)
+    filling = stage.fill(fold_to_parent=True, rerank=rerank, rerank_parent=True, return_parent=returned)
+    if not kept:
+        with pytest.raises(Unavailable):
+            await filling
+        return
+    pool = await filling
+    assert [(one.candidate.id, one.passage) for one in candidates(pool)] == [("9#1", "child")]
+    assert pool.filled.shortfall == "STORE_UNAVAILABLE"
+    assert only_unaccounted(stage.timer.stop().search)
 
 
 async def test_the_reranker_reads_what_the_pool_says():

@@ -120,6 +120,12 @@ def test_variants_replace_one_phrase_at_a_time():
     ]
 
 
+def test_a_phrasing_that_the_caller_gave_is_not_made_again():
+    """What has a list of its own already is left out before the variants are cut to four, however it was typed."""
+    found = read_synonyms(f"- any: [a, b, {COMPOSED}, c, d, e, f]".encode(), "test.yaml")
+    assert found.variants("a", besides=[DECOMPOSED, "b"]) == ["c", "d", "e", "f"]
+
+
 def test_a_query_without_phrases_is_left_alone():
     """Nothing is added where nothing matches, nor where there are no synonyms."""
     assert synonyms().variants("the weather") == []
