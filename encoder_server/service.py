@@ -194,6 +194,8 @@ class EncoderService(pb_grpc.EncoderServiceServicer):
         if len(kept) == len(wanted.texts):
             return [kept[index] for index in range(len(kept))], {}
         watch, engine = Stopwatch(), self._slot.engine
+        if not wait:
+            engine.refuse_hopeless(deadline, priority=wanted.priority)
         rows = await engine.tokenize(
             lambda tokenizer: tokenize(tokenizer, wanted.texts, prefix=prefix, truncate=wanted.truncate),
             characters=sum(map(len, wanted.texts)),

@@ -111,6 +111,7 @@ class RerankerService(pb_grpc.RerankerServiceServicer):
     ) -> tuple[pb.RerankResponse, CallTime]:
         engine = self._slot.engine
         query, passages = request.query, [candidate.text for candidate in candidates]
+        engine.refuse_hopeless(deadline, priority=PRIORITIES[request.priority])
         pairs = await engine.tokenize(
             lambda tokenizer: tokenize(
                 tokenizer,

@@ -112,6 +112,20 @@ class Batcher(Generic[RowT, OutT]):
             oldest = self._policy.oldest_arrival()
         return 0.0 if oldest is None else time.monotonic() - oldest
 
+    def refuse_hopeless(self, deadline: Deadline, *, priority: Priority = Priority.INTERACTIVE) -> None:
+        """Refuse whom `submit` would refuse however few the rows, before texts are tokenized for nothing.
+
+        Raises:
+            Overloaded: As `submit`.
+            NotReady: The batcher is closing.
+        """
+        try:
+            with self._device.changed:
+                self._require_possible(0, 0, priority, deadline)
+        except ServiceError as error:
+            self._on_end(priority, outcome_of(error, late=False))
+            raise
+
     async def submit(
         self,
         rows: Sequence[RowT],
@@ -176,18 +190,21 @@ class Batcher(Generic[RowT, OutT]):
 
     def _admit(self, request: Request[RowT, OutT], priority: Priority, deadline: Deadline) -> None:
         """Let a request wait for the device, or refuse it at once."""
+        with self._device.changed:
+            self._require_possible(request.tokens, len(request.waiting), priority, deadline)
+            self._enter(request)
+
+    def _require_possible(self, tokens: int, rows: int, priority: Priority, deadline: Deadline) -> None:
+        """Check that there is room for rows and time to compute them; the lock is held."""
         if self._closing is not None:
             raise self._closing
-        tokens = request.tokens
-        with self._device.changed:
-            if self._lines[priority] or not self._policy.has_room(tokens, priority):
-                raise self._queue_full(tokens, priority)
-            seconds = self._policy.seconds_until_done(tokens, len(request.waiting), priority)
-            # An idle device takes everyone: a prediction that is wrong must not keep itself alive.
-            if len(self._policy) and seconds > deadline.remaining():
-                message = f"the queue would take {seconds:.2f} s, {deadline.remaining():.2f} s are left"
-                raise Overloaded("DEADLINE_UNREACHABLE", message, retry_after_s=seconds)
-            self._enter(request)
+        if self._lines[priority] or not self._policy.has_room(tokens, priority):
+            raise self._queue_full(tokens, priority)
+        seconds = self._policy.seconds_until_done(tokens, rows, priority)
+        # An idle device takes everyone: a prediction that is wrong must not keep itself alive.
+        if len(self._policy) and seconds > deadline.remaining():
+            message = f"the queue would take {seconds:.2f} s, {deadline.remaining():.2f} s are left"
+            raise Overloaded("DEADLINE_UNREACHABLE", message, retry_after_s=seconds)
 
     def _enter(self, request: Request[RowT, OutT]) -> None:
         """Hand a request's rows to the device; the lock is held."""

@@ -52,6 +52,10 @@ class Engine:
             "device": self.model.session.device,
         }
 
+    def refuse_hopeless(self, deadline: Deadline, *, priority: Priority = Priority.INTERACTIVE) -> None:
+        """Refuse whom `compute` would refuse whatever their rows are; for before they are tokenized."""
+        self.batcher.refuse_hopeless(deadline, priority=priority)
+
     async def tokenize(self, call: Callable[[FrozenTokenizer], T], *, characters: int) -> T:
         """Run a call with the tokenizer, off the event loop unless the text is so short that the way is dearer."""
         if characters <= INLINE_CHARACTERS:

@@ -168,6 +168,20 @@ async def test_health_answers_while_the_model_is_busy(encoder: EncoderRig) -> No
     assert np.ptp(await large, axis=0).max() < 1e-6
 
 
+async def test_a_hopeless_request_is_refused_before_it_is_tokenized(tiny_encoder: Bundle) -> None:
+    """Overload costs no tokenizing: a text that only the tokenizer could refuse is not looked at (15)."""
+    async with open_encoder(encoder_settings(tiny_encoder, max_waiting_tokens=4)) as encoder:
+        valve = Valve(encoder.server)
+        running = asyncio.create_task(encoder.vectors("panda"))
+        await valve.wait_entered()
+        queued = asyncio.create_task(encoder.vectors("panda bear tea river"))  # over the limit, into an empty queue
+        await encoder.waiting(1)
+        assert (await failure(encoder.encode(" "))).reason == "QUEUE_FULL"
+        valve.opened.set()
+        assert len(await running) == len(await queued) == 1
+        assert (await failure(encoder.encode(" "))).code == CODE.INVALID_ARGUMENT
+
+
 async def test_a_full_queue_refuses_and_says_when_to_come_back(tiny_encoder: Bundle) -> None:
     """The excess is RESOURCE_EXHAUSTED with RetryInfo, health stays fine, what was taken is answered (15, 16)."""
     async with open_encoder(encoder_settings(tiny_encoder, max_waiting_tokens=40)) as encoder:

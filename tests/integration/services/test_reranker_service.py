@@ -257,6 +257,20 @@ async def _answered(rig: RerankerRig, texts: tuple[str, ...]) -> pb.RerankRespon
     return answer
 
 
+async def test_a_hopeless_request_is_refused_before_it_is_tokenized(tiny_reranker: Bundle) -> None:
+    """Overload costs no tokenizing: a passage that only the tokenizer could refuse is not looked at (15)."""
+    async with open_reranker(reranker_settings(tiny_reranker, max_waiting_tokens=4)) as reranker:
+        valve = Valve(reranker.server)
+        running = reranker.rerank(QUESTION, "tea")
+        await valve.wait_entered()
+        queued = reranker.rerank(QUESTION, "river")  # over the limit, which an empty queue allows
+        await reranker.waiting(1)
+        assert (await failure(reranker.rerank(QUESTION, " "))).reason == "QUEUE_FULL"
+        valve.opened.set()
+        assert len((await running).ranked) == len((await queued).ranked) == 1
+        assert (await failure(reranker.rerank(QUESTION, " "))).code == CODE.INVALID_ARGUMENT
+
+
 async def test_a_full_queue_refuses_and_health_stays_fine(tiny_reranker: Bundle) -> None:
     """The excess is RESOURCE_EXHAUSTED with RetryInfo; what was taken is answered (15, 16)."""
     async with open_reranker(reranker_settings(tiny_reranker, max_waiting_tokens=60)) as reranker:

@@ -102,6 +102,22 @@ async def test_a_refusal_for_want_of_time_is_an_unreachable_deadline():
     assert counts.interactive() == {Outcome.DEADLINE_UNREACHABLE: 1, Outcome.COMPUTED: 2}
 
 
+async def test_a_refusal_before_there_are_rows_counts_once():
+    """Whoever no rows could help is refused as with them; on an idle device nobody is."""
+    counts, device = Counts(), Device()
+    async with Batcher([device], limits(), costs=known_costs(per_token=10.0), on_end=counts) as batcher:
+        batcher.refuse_hopeless(Deadline.after(SOON))
+        async with held(device, batcher):
+            inside = asyncio.create_task(batcher.submit(items("inside", length=2), Deadline.after(3600)))
+            await waiting(batcher, 1)
+            batcher.refuse_hopeless(Deadline.after(3600))
+            with pytest.raises(Overloaded) as caught:
+                batcher.refuse_hopeless(Deadline.after(15))
+            assert (caught.value.reason, caught.value.retry_after_s) == ("DEADLINE_UNREACHABLE", pytest.approx(20))
+        await inside
+    assert counts.interactive() == {Outcome.DEADLINE_UNREACHABLE: 1, Outcome.COMPUTED: 2}
+
+
 @pytest.mark.parametrize("wait", [False, True])
 async def test_a_deadline_that_passes_is_expired(wait: bool):  # noqa: FBT001
     """In the queue and in the line before it alike."""
