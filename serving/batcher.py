@@ -200,10 +200,10 @@ class Batcher(Generic[RowT, OutT]):
             raise self._closing
         if self._lines[priority] or not self._policy.has_room(tokens, priority):
             raise self._queue_full(tokens, priority)
-        seconds = self._policy.seconds_until_done(tokens, rows, priority)
-        # An idle device takes everyone: a prediction that is wrong must not keep itself alive.
-        if len(self._policy) and seconds > deadline.remaining():
-            message = f"the queue would take {seconds:.2f} s, {deadline.remaining():.2f} s are left"
+        left = deadline.remaining()
+        if not self._policy.in_time(tokens, rows, left, priority):
+            seconds = self._policy.seconds_until_done(tokens, rows, priority)
+            message = f"the queue is predicted to take {seconds:.2f} s, {left:.2f} s are left"
             raise Overloaded("DEADLINE_UNREACHABLE", message, retry_after_s=seconds)
 
     def _enter(self, request: Request[RowT, OutT]) -> None:

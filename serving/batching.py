@@ -51,6 +51,8 @@ class BatchLimits:
     """Seconds for which a batch that is not full waits for more rows while the device is idle."""
     window: int = 8
     """Rows are chosen from among the oldest so many batches' worth: more is less padding, fewer is more in order."""
+    headroom: float = 1.25
+    """How many times the predicted wait a request's deadline must leave: see `BatchPolicy.in_time`."""
 
     def __post_init__(self) -> None:
         if min(self.max_batch_tokens, self.max_batch_rows, self.max_waiting_tokens, self.window) < 1:
@@ -140,6 +142,16 @@ class BatchPolicy(Generic[R]):
         batches = max(tokens / self.limits.max_batch_tokens, rows / self.limits.max_batch_rows, 1)
         cost = self.costs.cost
         return (cost.fixed * batches + cost.per_token * tokens + cost.per_row * rows) / self._instances
+
+    def in_time(self, tokens: int, rows: int, seconds: float, priority: Priority = Priority.INTERACTIVE) -> bool:
+        """Tell whether rows that arrived now should be let in, to be computed within so many seconds.
+
+        Where nothing waits everyone is: a prediction that is wrong must not keep itself alive. Else there has to be
+        headroom, because the prediction knows neither padding nor noise nor who comes later and goes first. A request
+        that is let in and late has cost all others the time that it was computed in: without headroom much of an
+        overloaded device's time goes to answers that nobody waits for any more (docs/batching.md).
+        """
+        return not len(self) or self.limits.headroom * self.seconds_until_done(tokens, rows, priority) <= seconds
 
     def add(self, rows: Iterable[Waiting[R]]) -> None:
         """Let rows wait. The caller has asked `has_room`."""

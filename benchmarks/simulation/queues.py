@@ -128,8 +128,7 @@ class Ours:
         tokens, priority = sum(row.length for row in rows), rows[0].priority
         if not self.policy.has_room(tokens, priority):
             return False
-        seconds = self.policy.seconds_until_done(tokens, len(rows), priority)
-        if len(self.policy) and now + seconds > rows[0].deadline:
+        if not self.policy.in_time(tokens, len(rows), rows[0].deadline - now, priority):
             return False
         self.policy.add(rows)
         return True

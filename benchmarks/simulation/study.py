@@ -8,7 +8,7 @@ import numpy as np
 from benchmarks.simulation.devices import ENCODER_CPU, GPU, RERANKER_CPU, Device
 from benchmarks.simulation.queues import FifoBudget, Fixed, Ours, Queue
 from benchmarks.simulation.replay import Outcome, Replay
-from benchmarks.simulation.traces import WORKLOADS, Request, Workload, trace
+from benchmarks.simulation.traces import HURRIED, WORKLOADS, Request, Workload, trace
 from serving.batching import BatchLimits
 
 LOADS = (0.5, 0.8, 0.95, 1.2)
@@ -17,7 +17,7 @@ SEEDS = (0, 1)
 TRACE_S = {GPU: 3.0, ENCODER_CPU: 60.0, RERANKER_CPU: 60.0}
 CPU_LIMITS = BatchLimits(max_batch_tokens=512, max_batch_rows=256, max_waiting_tokens=2**20)
 GPU_LIMITS = replace(CPU_LIMITS, max_batch_tokens=16_384)
-WORKLOAD = {workload.name: workload for workload in WORKLOADS}
+WORKLOAD = {workload.name: workload for workload in (*WORKLOADS, HURRIED)}
 WAIT_S = 0.01
 
 
@@ -81,6 +81,9 @@ def sweeps() -> dict[str, list[Setting]]:
         "window, CPU": _sweep(cases[:2], "window", (2, 4, 8, 16, 32)),
         "window, GPU": _sweep([gpu[0], gpu[2]], "window", (2, 4, 8, 16)),
         "max_waiting_tokens, GPU": _sweep(gpu[1:3], "max_waiting_tokens", (2**17, 2**18, 2**19, 2**20)),
+        "headroom": _sweep(
+            [(RERANKER_CPU, HURRIED.name), *cases[:2]], "headroom", (1.0, 1.1, 1.25, 1.5), loads=(0.8, 1.2, 3.0)
+        ),
         "max_delay": _sweep([*cases[:2], gpu[0], gpu[2]], "max_delay", (0.0, 0.002, 0.01), loads=(0.2, 0.5, 0.8)),
         "prefetch, GPU": [
             replace(setting, label=f"prefetch {on}", prefetch=on)

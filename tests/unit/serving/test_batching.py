@@ -298,6 +298,19 @@ def test_the_wait_is_predicted_from_what_goes_first():
     assert policy().seconds_until_done(5, 1) == 0
 
 
+def test_who_comes_too_close_to_the_deadline_is_not_let_in():
+    """The prediction and a quarter more has to fit; with nobody before them rows are tried whatever it says."""
+    one = policy(per_token=0.1, of=limits(tokens=10))
+    assert one.in_time(5, 1, 0.0)
+    one.add([row("query", 15)])
+    assert one.in_time(5, 1, 2.5)
+    assert not one.in_time(5, 1, 2.4)
+    assert one.in_time(5, 1, 2.5, BULK)
+    one.add([row("bulk", 20, priority=BULK)])
+    assert one.in_time(5, 1, 2.5)
+    assert not one.in_time(5, 1, 4.9, BULK)
+
+
 def test_rows_count_as_batches_where_they_are_short():
     """Sixteen rows of one token are two batches of eight rows, though their tokens are a fraction of one."""
     assert policy(fixed=1.0).seconds_until_done(16, 16) == pytest.approx(2.0)
