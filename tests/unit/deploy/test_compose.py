@@ -193,7 +193,7 @@ def test_the_example_shows_every_default():
     """compose/example.env has the variables of the files, with the defaults of the files."""
     example = dict(re.findall(r"^([A-Z_]+)=(.*)$", (COMPOSE / "example.env").read_text(), re.MULTILINE))
     text = "".join((COMPOSE / name).read_text() for name in FILES)
-    defaults = dict(re.findall(r"\$\{(\w+):-([^${}]*)\}", text))
+    defaults = dict(re.findall(r"\$\{(\w+):-([^${}]*)\}", text)) | {"COMPOSE_FILE": "compose.yaml"}
     assert {name: default for name, default in defaults.items() if name in example} == example
 
 
