@@ -35,7 +35,7 @@ SYNONYMS: dict[Synonyms, pb.SynonymUse.ValueType] = {
 
 GivenMode = Annotated[Mode, typer.Option("--mode", help="By vectors, by words (BM25), or by both.")]
 GivenMethod = Annotated[Method, typer.Option("--fusion", help="How several lists become one.")]
-RrfK = Annotated[int, typer.Option("--rrf-k", min=1, max=10_000, help="The k of reciprocal rank fusion.")]
+RrfK = Annotated[int, typer.Option("--rrf-k", min=1, max=10_000, help="The k of --fusion rrf.")]
 DenseWeight = Annotated[
     float, typer.Option("--dense-weight", min=0, max=1, help="Weight of vectors beside words in --mode hybrid.")
 ]
@@ -70,7 +70,7 @@ RerankParent = Annotated[
 def retrieval_message(
     *,
     mode: Mode = "dense",
-    method: Method = "rrf",
+    method: Method = "weighted",
     rrf_k: int = 60,
     dense_weight: float = 0.5,
     alternatives: Sequence[str] = (),

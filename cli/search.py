@@ -36,7 +36,7 @@ def search(
     stream: Annotated[bool, typer.Option("--stream", help="Show the retrieved order first.")] = False,
     title_field: Annotated[str, typer.Option(metavar="FIELD", help="Payload field shown above the passage.")] = "title",
     mode: wanted.GivenMode = "dense",
-    method: wanted.GivenMethod = "rrf",
+    method: wanted.GivenMethod = "weighted",
     rrf_k: wanted.RrfK = 60,
     dense_weight: wanted.DenseWeight = 0.5,
     alternatives: wanted.Alternatives = None,

@@ -40,8 +40,10 @@ def read_texts(path: Path) -> list[str]:
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise Misconfigured("QUESTIONS", f"{path} cannot be read as UTF-8 text") from error
+    except OSError as error:
+        raise Misconfigured("QUESTIONS", f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise Misconfigured("QUESTIONS", f"{path} cannot be read: it is not UTF-8") from error
     texts = [_text(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not texts:
         raise Misconfigured("QUESTIONS", f"{path} holds no text")

@@ -59,12 +59,21 @@ async def test_words_alone_find_what_has_them(rig: Rig) -> None:
 
 async def test_a_hybrid_hit_says_where_each_list_had_it(rig: Rig) -> None:
     """The fused score is the sum of what its ranks are worth, and the answer names both lists."""
-    answer = await ask(rig, retrieval=HYBRID)
+    by_rank = pb.Fusion(method=pb.FUSION_METHOD_RRF)
+    answer = await ask(rig, retrieval=pb.Retrieval(mode=pb.RETRIEVAL_MODE_HYBRID, fusion=by_rank))
     assert [one.name for one in answer.provenance.lists] == ["dense", "lexical"]
     assert answer.provenance.lists[0].compute.ToNanoseconds() > 0
     for hit in answer.hits:
         assert hit.retrieval_score == pytest.approx(sum(0.5 / (60 + one.rank) for one in hit.lists))
     assert {one.list for hit in answer.hits for one in hit.lists} == {"dense", "lexical"}
+
+
+async def test_lists_are_fused_by_their_scores_unless_said_otherwise(rig: Rig) -> None:
+    """Without a method the weighted sum of scaled scores is what counts."""
+    weighted = pb.Retrieval(mode=pb.RETRIEVAL_MODE_HYBRID, fusion=pb.Fusion(method=pb.FUSION_METHOD_WEIGHTED))
+    plain, said = await ask(rig, retrieval=HYBRID), await ask(rig, retrieval=weighted)
+    assert [hit.retrieval_score for hit in plain.hits] == [hit.retrieval_score for hit in said.hits]
+    assert plain.hits[0].retrieval_score > 0.5
 
 
 async def test_the_times_of_a_hybrid_search_add_up(rig: Rig) -> None:

@@ -26,6 +26,7 @@ DIMENSION = 8
 WORDS = 6
 DENSE = DenseQuery(vector=np.ones(DIMENSION, np.float32))
 LEXICAL = LexicalQuery(text="one word")
+RRF = Fusion(method=FusionMethod.RRF)
 METHODS = [*FusionMethod]
 
 scores = st.lists(st.floats(-1, 1, width=32), max_size=8, unique=True).map(lambda some: sorted(some, reverse=True))
@@ -113,7 +114,7 @@ limits = st.tuples(st.integers(1, 30), st.integers(1, 30))
 def test_ranks_are_fused_as_the_engine_does(shard, seed, limits, k):
     """Reciprocal rank fusion gives the engine's scores, whose k is one more because it counts ranks from 0."""
     searches = Searches(shard, seed, limits)
-    ours = fuse(searches.lists, Fusion(rrf_k=k))
+    ours = fuse(searches.lists, Fusion(method=FusionMethod.RRF, rrf_k=k))
     assert _scores(ours) == pytest.approx(searches.fused(edge.Fusion.Rrf(k=k + 1)), abs=1e-5)
 
 
@@ -133,7 +134,7 @@ def test_a_weight_is_a_factor_and_not_what_the_engine_divides_ranks_by(shard, se
     searches = Searches(shard, seed, limits)
     by_name = dict(zip(("dense", "words"), pair, strict=True))
     lists = [WeightedList(name=one.name, weight=by_name[one.name], candidates=one.candidates) for one in searches.lists]
-    ours = fuse(lists, Fusion(rrf_k=60))
+    ours = fuse(lists, Fusion(method=FusionMethod.RRF, rrf_k=60))
     places = {one.candidate.id: [(by_name[place.list], place.rank) for place in one.lists] for one in ours}
     plain = {key: sum(weight / (60 + rank) for weight, rank in some) for key, some in places.items()}
     divided = {key: sum(weight / (rank + weight * 60) for weight, rank in some) for key, some in places.items()}
@@ -185,8 +186,8 @@ def test_a_document_that_rises_in_a_list_does_not_fall(lists, data):
     ids[lower - 1], ids[lower] = ids[lower], ids[lower - 1]
     risen = ids[lower - 1]
     changed = _list(lists[chosen].name, [(one, 0.0) for one in ids], lists[chosen].weight)
-    before = _scores(fuse(lists, Fusion()))
-    after = _scores(fuse([*lists[:chosen], changed, *lists[chosen + 1 :]], Fusion()))
+    before = _scores(fuse(lists, RRF))
+    after = _scores(fuse([*lists[:chosen], changed, *lists[chosen + 1 :]], RRF))
     assert {key for key in before if after[key] > before[key]} == {risen}
 
 
@@ -268,7 +269,7 @@ def test_one_list_stays_as_it_is():
 
 def test_a_list_that_found_nothing_is_a_list():
     """Beside an empty list scores are fused all the same, and the ranks say who had the document."""
-    fused = fuse([_list("dense", [(2, 0.9), (1, 0.8)]), _list("lexical", [])], Fusion())
+    fused = fuse([_list("dense", [(2, 0.9), (1, 0.8)]), _list("lexical", [])], RRF)
     assert _scores(fused) == {2: 0.5 / 61, 1: 0.5 / 62}
     assert fused[1].lists == [ListRank(list="dense", rank=2, score=0.8)]
 
@@ -284,7 +285,7 @@ def test_equal_scores_are_ordered_by_id():
     """Numbers come first, then UUIDs, then text, each in its own order."""
     ids: list[DocumentId] = ["a", UUID(int=2), 10, UUID(int=1), 9, "Z"]
     lists = [_list(str(number), [(one, 1.0)]) for number, one in enumerate(ids)]
-    assert _ids(fuse(lists, Fusion())) == [9, 10, UUID(int=1), UUID(int=2), "Z", "a"]
+    assert _ids(fuse(lists, RRF)) == [9, 10, UUID(int=1), UUID(int=2), "Z", "a"]
 
 
 def test_a_document_is_as_its_first_list_has_it():
@@ -295,7 +296,7 @@ def test_a_document_is_as_its_first_list_has_it():
         WeightedList(name="dense", weight=0.5, candidates=[rich]),
         _list("lexical", [(2, 9.0), (1, 8.0)]),
     ]
-    best = fuse(lists, Fusion())[0]
+    best = fuse(lists, RRF)[0]
     assert (best.candidate.text, best.candidate.payload) == ("here", {"a": 1})
     assert best.candidate.vector is vector
     assert best.lists == [
@@ -307,8 +308,8 @@ def test_a_document_is_as_its_first_list_has_it():
 def test_a_document_counts_once_in_a_list():
     """What a list has twice counts at its first place, and those behind it move up."""
     twice = _list("a", [(1, 3.0), (1, 2.0), (2, 1.0)])
-    assert fuse([twice, _list("b", [])], Fusion()) == fuse([_list("a", [(1, 3.0), (2, 1.0)]), _list("b", [])], Fusion())
-    assert _ids(fuse([twice], Fusion())) == [1, 2]
+    assert fuse([twice, _list("b", [])], RRF) == fuse([_list("a", [(1, 3.0), (2, 1.0)]), _list("b", [])], RRF)
+    assert _ids(fuse([twice], RRF)) == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from fakes import ENCODER_MODEL, SERVER_TIME, EncoderPort, word_vector
 
 from gateway.budget import StageCaps, reserves
 from gateway.diversity import Diversity
-from gateway.fusion import Fusion, ListRank
+from gateway.fusion import Fusion, FusionMethod, ListRank
 from gateway.pipeline import Pipeline
 from gateway.pool import Retrieved
 from gateway.ports import (
@@ -41,7 +41,8 @@ from serving.errors import (
     Unavailable,
 )
 
-HYBRID = Retrieval(mode=RetrievalMode.HYBRID)
+BY_RANK = Fusion(method=FusionMethod.RRF)
+HYBRID = Retrieval(mode=RetrievalMode.HYBRID, fusion=BY_RANK)
 
 
 class ListStore:
@@ -483,7 +484,7 @@ async def test_marginal_relevance_reads_vectors_and_returns_none():
 async def test_a_depth_that_is_named_is_read():
     """The caller's depth is what each list is asked for, and the pool is no larger for it."""
     stage = Stage(ListStore(found(1, 2, 3, 4, 5), found(5)))
-    pool = await stage.fill(Retrieval(mode=RetrievalMode.HYBRID, depth=5))
+    pool = await stage.fill(replace(HYBRID, depth=5))
     assert stage.store.asked[0]["limit"] == 5
     assert ids(pool) == [5, 1, 2]
 

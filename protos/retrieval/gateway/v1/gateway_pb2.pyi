@@ -97,7 +97,7 @@ class _FusionMethod:
 class _FusionMethodEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FusionMethod.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     FUSION_METHOD_UNSPECIFIED: _FusionMethod.ValueType  # 0
-    """As FUSION_METHOD_RRF."""
+    """As FUSION_METHOD_WEIGHTED."""
     FUSION_METHOD_RRF: _FusionMethod.ValueType  # 1
     """Reciprocal rank fusion: the sum of weight / (k + rank), ranks from 1."""
     FUSION_METHOD_WEIGHTED: _FusionMethod.ValueType  # 2
@@ -109,7 +109,7 @@ class FusionMethod(_FusionMethod, metaclass=_FusionMethodEnumTypeWrapper):
     """How several lists become one."""
 
 FUSION_METHOD_UNSPECIFIED: FusionMethod.ValueType  # 0
-"""As FUSION_METHOD_RRF."""
+"""As FUSION_METHOD_WEIGHTED."""
 FUSION_METHOD_RRF: FusionMethod.ValueType  # 1
 """Reciprocal rank fusion: the sum of weight / (k + rank), ranks from 1."""
 FUSION_METHOD_WEIGHTED: FusionMethod.ValueType  # 2
@@ -564,9 +564,9 @@ class Fusion(_message.Message):
     RRF_K_FIELD_NUMBER: _builtins.int
     DENSE_WEIGHT_FIELD_NUMBER: _builtins.int
     method: Global___FusionMethod.ValueType
-    """The method. Default: FUSION_METHOD_RRF."""
+    """The method. Default: FUSION_METHOD_WEIGHTED."""
     rrf_k: _builtins.int
-    """The k of reciprocal rank fusion: 1 to 10,000. Default (unset): 60."""
+    """The k of FUSION_METHOD_RRF: 1 to 10,000; no effect under the others. Default (unset): 60."""
     dense_weight: _builtins.float
     """Weight of the lists of vectors, together, in RETRIEVAL_MODE_HYBRID: 0 to 1; the rest is that of the lists of words.
     Lists of one kind share their weight evenly. No effect under FUSION_METHOD_DBSF. Default (unset): 0.5.
