@@ -93,10 +93,11 @@ class RenewedChannel:
         pem = self._watched.current()
         if pem is self._pem:
             return
+        opened = self._open(pem)  # first: where that fails, the old one is still there
         closing = asyncio.create_task(self._channel.close(CLOSE_GRACE_S))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
-        self._pem, self._channel, self._calls = pem, self._open(pem), {}
+        self._pem, self._channel, self._calls = pem, opened, {}
 
 
 def _connect(

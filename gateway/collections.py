@@ -146,7 +146,7 @@ class CollectionService(pb_grpc.CollectionServiceServicer):
     ) -> AsyncIterator[pb.DocumentBatch]:
         """Read all documents, in messages that every client takes."""
         batch, size = pb.DocumentBatch(), 0
-        async for documents, vectors in read_all(self._store, collection.name, deadline):
+        async for documents, vectors in read_all(self._store, collection, deadline):
             for document, vector in zip(documents, vectors, strict=True):
                 one = stored_message(document, vector)
                 batch.documents.append(one)

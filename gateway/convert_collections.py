@@ -9,6 +9,7 @@ import numpy.typing as npt
 from gateway.convert import document_message
 from gateway.convert_lexical import lexical_message, lexical_of
 from gateway.convert_values import MAX_TEXT_BYTES, check_range, id_of, known, model_message, payload_key, payload_of
+from gateway.indexing import MAX_PARTS
 from gateway.parameters import (
     DEFAULT_PARAMETERS,
     CollectionParameters,
@@ -190,7 +191,7 @@ def _document_of(message: pb.Document, field: str) -> Document:
 def _part_of(message: pb.Document, field: str) -> Part:
     parent = id_of(message.parent, f"{field}.parent")
     # Whoever deletes the parent later counts to this number.
-    check_range(message.part_count, MAX_TEXT_BYTES, f"{field}.part_count")
+    check_range(message.part_count, MAX_PARTS, f"{field}.part_count")
     check_range(message.part, message.part_count, f"{field}.part")
     return Part(parent=parent, number=message.part, count=message.part_count)
 

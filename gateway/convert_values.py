@@ -19,6 +19,9 @@ T = TypeVar("T")
 
 MAX_TEXT_BYTES = 65_536
 MAX_PAYLOAD_BYTES = 65_536
+# Objects and lists within one another, the payload itself among them. A Qdrant server takes no more; protobuf reads a
+# message that nests 100 messages, and an object in an export's payload is three.
+MAX_PAYLOAD_DEPTH = 30
 MAX_IDS = 1_000
 MAX_KEY_CHARACTERS = 512
 MAX_LANGUAGE_CHARACTERS = 64
@@ -82,7 +85,12 @@ def payload_key(key: str, field: str) -> str:
 
 
 def payload_of(message: struct_pb2.Struct, field: str) -> Payload:
-    """Read a payload."""
+    """Read a payload.
+
+    Raises:
+        InvalidRequest: `PAYLOAD_TOO_LARGE`, `PAYLOAD_KEY_RESERVED`, `NUMBER_NOT_FINITE`, or `PAYLOAD_MALFORMED` where
+            it is nested too deep.
+    """
     if message.ByteSize() > MAX_PAYLOAD_BYTES:
         raise InvalidRequest("PAYLOAD_TOO_LARGE", f"more than {MAX_PAYLOAD_BYTES} bytes", field=field)
     if any(key.startswith(RESERVED_PREFIX) for key in message.fields):
@@ -90,8 +98,19 @@ def payload_of(message: struct_pb2.Struct, field: str) -> Payload:
     return {key: plain(value, field) for key, value in message.fields.items()}
 
 
-def plain(value: struct_pb2.Value, field: str) -> Any:
-    """Read a JSON value, giving whole numbers back their type: protobuf knows only doubles."""
+def plain(value: struct_pb2.Value, field: str, *, depth: int = 1) -> Any:
+    """Read a JSON value, giving whole numbers back their type: protobuf knows only doubles.
+
+    Args:
+        value: The value.
+        field: Names it in errors.
+        depth: How many objects and lists it lies in.
+
+    Raises:
+        InvalidRequest: `NUMBER_NOT_FINITE`, or `PAYLOAD_MALFORMED` where it is nested too deep.
+    """
+    if depth > MAX_PAYLOAD_DEPTH:
+        raise InvalidRequest("PAYLOAD_MALFORMED", f"nested deeper than {MAX_PAYLOAD_DEPTH}", field=field)
     match value.WhichOneof("kind"):
         case "number_value":
             return _number(value.number_value, field)
@@ -100,9 +119,9 @@ def plain(value: struct_pb2.Value, field: str) -> Any:
         case "bool_value":
             return value.bool_value
         case "struct_value":
-            return {key: plain(inner, field) for key, inner in value.struct_value.fields.items()}
+            return {key: plain(inner, field, depth=depth + 1) for key, inner in value.struct_value.fields.items()}
         case "list_value":
-            return [plain(inner, field) for inner in value.list_value.values]
+            return [plain(inner, field, depth=depth + 1) for inner in value.list_value.values]
         case _:
             return None
 

@@ -2,16 +2,18 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import TypeVar
 
-from gateway.part_ids import first_part, part_id
-from gateway.ports import Collection, Document, DocumentId, Encoder, Model, Part, Vector, VectorStore
+from gateway.part_ids import possible_part
+from gateway.parts import id_field, part_ids, parts_of, require_bytes, stale_ids
+from gateway.ports import Collection, Document, DocumentId, Encoder, Model, Vector, VectorStore
 from gateway.precisions import note_precision
+from gateway.turns import Turns
 from serving.deadline import Deadline
 from serving.errors import DeadlineSpent, InvalidRequest, Misconfigured, Overloaded
 
@@ -68,6 +70,7 @@ class Indexer:
 
     encoder: Encoder
     store: VectorStore
+    _turns: Turns = field(default_factory=Turns, init=False, repr=False, compare=False)
 
     async def upsert(
         self,
@@ -80,26 +83,42 @@ class Indexer:
     ) -> Stored:
         """Encode and store documents, all or none.
 
-        A full encoder slows this down instead of failing it, for as long as the deadline allows.
+        A full encoder slows this down instead of failing it, for as long as the deadline allows. Of two calls that
+        share an id and a collection's name, the later one waits for the earlier one.
 
         Raises:
             InvalidRequest: A text is blank or too long, or a part's id is taken; the field names the document. Or there
                 are too many parts (`documents`), or none can be of that size (`part_tokens`).
             NotFound: No such collection.
             Misconfigured: The collection belongs to another encoder.
+            DeadlineSpent: The encoder, or an earlier call, left no time.
         """
+        async with self._turns.take([(collection, one.id) for one in documents], deadline):
+            return await self._upsert(collection, documents, overlong, splitting, deadline)
+
+    async def _upsert(
+        self,
+        collection: str,
+        documents: Sequence[Document],
+        overlong: Overlong,
+        splitting: Splitting,
+        deadline: Deadline,
+    ) -> Stored:
         target = await self.store.describe(collection, deadline=deadline)
-        entries, stale = documents, list[DocumentId]()
+        entries, stale = documents, iter(list[DocumentId]())
         if overlong is Overlong.SPLIT:
             groups = await self._split(documents, splitting, deadline)
-            stale = await self._stale(target.name, documents, groups, deadline)
+            await self._require_untaken(target.name, groups, deadline)
+            counts = await self._part_counts(target.name, [document.id for document in documents], deadline)
+            stale = stale_ids(groups, documents, counts)
             entries = list(chain.from_iterable(groups))
         vectors, truncated = await self._encode(
-            target, entries, truncate=overlong is Overlong.TRUNCATE, deadline=deadline
+            collection, target, entries, truncate=overlong is Overlong.TRUNCATE, deadline=deadline
         )
-        # First, so that whoever is interrupted here and sends the message again leaves nothing behind.
-        await self._delete(target.name, stale, deadline)
+        # What is new comes first: the store may refuse it, or go down, and then what is old has to be there still.
+        # Whoever is interrupted in between has both, and sends the message again: `_part_counts` finds what is left.
         await self.store.upsert(target.name, entries, vectors, deadline=deadline)
+        await self._delete(target.name, stale, deadline)
         parts = [entry.part for entry in entries if entry.part is not None]
         return Stored(
             stored_count=len(documents),
@@ -113,25 +132,28 @@ class Indexer:
 
         Raises:
             NotFound: No such collection.
+            DeadlineSpent: An earlier call with one of the ids left no time.
         """
-        counts = await self._part_counts(collection, ids, deadline)
-        parts = [part_id(one, number) for one, count in counts.items() for number in range(1, count + 1)]
-        await self._delete(collection, [*ids, *parts], deadline)
+        async with self._turns.take([(collection, one) for one in ids], deadline):
+            counts = await self._part_counts(collection, ids, deadline)
+            parts = chain.from_iterable(part_ids(one, 0, count) for one, count in counts.items())
+            await self._delete(collection, chain(ids, parts), deadline)
 
     async def _split(
         self, documents: Sequence[Document], splitting: Splitting, deadline: Deadline
     ) -> list[list[Document]]:
         """Return what is to be stored in place of each document: itself, or its parts."""
         split = await self._passages(documents, splitting, deadline)
+        require_bytes(documents, split)
         groups = [
-            _parts(document, passages, _id_of(index))
+            parts_of(document, passages, id_field(index))
             for index, (document, passages) in enumerate(zip(documents, split, strict=True))
         ]
         seen: set[DocumentId] = set()
         for index, group in enumerate(groups):
             ids = {entry.id for entry in group}
             if not seen.isdisjoint(ids):
-                raise InvalidRequest("ID_DUPLICATE", "a part's id occurs twice in this message", field=_id_of(index))
+                raise InvalidRequest("ID_DUPLICATE", "a part's id occurs twice in this message", field=id_field(index))
             seen |= ids
         return groups
 
@@ -158,35 +180,42 @@ class Indexer:
                 raise InvalidRequest("TOO_MANY_PARTS", message, field="documents")
         return split
 
-    async def _stale(
-        self, collection: str, documents: Sequence[Document], groups: Sequence[Sequence[Document]], deadline: Deadline
-    ) -> list[DocumentId]:
-        """Return ids of what was stored for these documents and will not be replaced.
+    async def _require_untaken(self, collection: str, groups: Sequence[Sequence[Document]], deadline: Deadline) -> None:
+        """Check that no part would replace a document of the caller's.
 
         Raises:
-            InvalidRequest: `ID_TAKEN`, a part would replace a document of the caller's.
+            InvalidRequest: `ID_TAKEN`.
         """
-        counts = await self._part_counts(collection, [document.id for document in documents], deadline)
-        stale = []
-        wanted = {}
-        for index, (document, group) in enumerate(zip(documents, groups, strict=True)):
-            kept = {entry.id for entry in group}
-            wanted.update({entry.id: (index, entry.part) for entry in group if entry.part is not None})
-            before = [part_id(document.id, number) for number in range(1, counts.get(document.id, 0) + 1)]
-            stale += [one for one in (document.id, *before) if one not in kept]
+        wanted = {
+            entry.id: (index, entry.part.parent)
+            for index, group in enumerate(groups)
+            for entry in group
+            if entry.part is not None
+        }
         for found in await self._get(collection, list(wanted), deadline):
-            index, part = wanted[found.id]
-            if found.part is None or part is None or found.part.parent != part.parent:
-                raise InvalidRequest("ID_TAKEN", "another document has the id of a part of it", field=_id_of(index))
-        return stale
+            index, parent = wanted[found.id]
+            if found.part is None or found.part.parent != parent:
+                raise InvalidRequest("ID_TAKEN", "another document has the id of a part of it", field=id_field(index))
 
     async def _part_counts(
         self, collection: str, ids: Sequence[DocumentId], deadline: Deadline
     ) -> dict[DocumentId, int]:
-        """Return how many parts there are of the documents that are stored in parts: their first one says."""
-        firsts = [first for one in ids if (first := first_part(one)) is not None]
-        found = await self._get(collection, firsts, deadline)
-        return {one.part.parent: one.part.count for one in found if one.part is not None}
+        """Return how many parts there are of the documents that are stored in parts.
+
+        The first part says it. Beyond the last of those there is another one where a replacement by fewer was
+        interrupted, and that one says how many there were before.
+        """
+        counts: dict[DocumentId, int] = {}
+        asked: dict[DocumentId, DocumentId] = {first: one for one in ids if (first := possible_part(one, 1))}
+        while asked:
+            grown: dict[DocumentId, int] = {}
+            for found in await self._get(collection, list(asked), deadline):
+                parent, part = asked[found.id], found.part
+                if part is not None and part.parent == parent and part.count > counts.get(parent, 0):
+                    grown[parent] = part.count
+            counts |= grown
+            asked = {after: one for one, count in grown.items() if (after := possible_part(one, count + 1))}
+        return counts
 
     async def _get(self, collection: str, ids: Sequence[DocumentId], deadline: Deadline) -> list[Document]:
         found: list[Document] = []
@@ -194,12 +223,13 @@ class Indexer:
             found += await self.store.get(collection, ids[begin : begin + READ_IDS_PER_CALL], deadline=deadline)
         return found
 
-    async def _delete(self, collection: str, ids: Sequence[DocumentId], deadline: Deadline) -> None:
-        for begin in range(0, len(ids), IDS_PER_CALL):
-            await self.store.delete(collection, ids[begin : begin + IDS_PER_CALL], deadline=deadline)
+    async def _delete(self, collection: str, ids: Iterable[DocumentId], deadline: Deadline) -> None:
+        left = iter(ids)
+        while some := list(islice(left, IDS_PER_CALL)):
+            await self.store.delete(collection, some, deadline=deadline)
 
     async def _encode(
-        self, target: Collection, entries: Sequence[Document], *, truncate: bool, deadline: Deadline
+        self, collection: str, target: Collection, entries: Sequence[Document], *, truncate: bool, deadline: Deadline
     ) -> tuple[list[Vector], int]:
         """Return a vector for each text, and how many texts were cut."""
         vectors: list[Vector] = []
@@ -208,36 +238,18 @@ class Indexer:
             texts = [entry.text for entry in entries[begin : begin + TEXTS_PER_CALL]]
             call = partial(self.encoder.encode_passages, texts, truncate=truncate, deadline=deadline)
             encoded = await _patiently(call, deadline)
-            _check_encoder(target, encoded.model)
+            _check_encoder(collection, target, encoded.model)
             vectors += encoded.vectors
             truncated += sum(encoded.truncated)
         return vectors, truncated
 
 
-def _parts(document: Document, passages: Sequence[str], field: str) -> list[Document]:
-    if len(passages) == 1:
-        return [document]
-    return [
-        Document(
-            id=part_id(document.id, number, field=field),
-            text=passage,
-            payload=document.payload,
-            part=Part(parent=document.id, number=number, count=len(passages)),
-            parent_text=document.text if number == 1 else None,
-        )
-        for number, passage in enumerate(passages, 1)
-    ]
-
-
-def _id_of(index: int) -> str:
-    return f"documents[{index}].id"
-
-
-def _check_encoder(target: Collection, model: Model) -> None:
+def _check_encoder(name: str, target: Collection, model: Model) -> None:
+    """Check that vectors are those that the collection, asked for by `name`, is made of."""
     if model.digest != target.encoder.digest:
         raise Misconfigured(
             "ENCODER_MISMATCH",
-            f"collection {target.name} was made with {target.encoder.id} {target.encoder.digest[:19]}, the encoder "
+            f"collection {name} was made with {target.encoder.id} {target.encoder.digest[:19]}, the encoder "
             f"serves {model.id} {model.digest[:19]}; index into a new collection",
         )
     note_precision(target.name, target.encoder, model)

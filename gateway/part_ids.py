@@ -35,8 +35,13 @@ def part_id(parent: DocumentId, number: int, *, field: str = "id") -> str:
 
 def first_part(parent: DocumentId) -> str | None:
     """Return the id of a document's first part; an id that leaves no room for it has none."""
+    return possible_part(parent, 1)
+
+
+def possible_part(parent: DocumentId, number: int) -> str | None:
+    """Return the id of a part; None where the parent's id leaves no room for it, so that no such part is stored."""
     try:
-        return part_id(parent, 1)
+        return part_id(parent, number)
     except InvalidRequest:
         return None
 

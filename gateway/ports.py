@@ -198,6 +198,8 @@ class Collection:
     parameters: CollectionParameters = DEFAULT_PARAMETERS
     aliases: Sequence[str] = ()
     """Other names under which it is found, sorted."""
+    incarnation: str = ""
+    """Tells it from one that had its name before or will have it; empty where an older gateway made it."""
 
 
 # --- ports ---------------------------------------------------------------------------------------------------------
@@ -246,7 +248,10 @@ class VectorStore(Protocol):
 
     Methods that name a collection raise NotFound (`COLLECTION_NOT_FOUND`) where there is none. Except where said
     otherwise the name may be an alias, and each call is about one collection entirely, whatever becomes of the alias
-    meanwhile. A hidden collection is found by `upsert`, `drop` and `reveal` only.
+    meanwhile. A hidden collection is found by `drop`, and by `upsert` and `reveal` with its incarnation only.
+
+    Where `upsert`, `reveal` and `drop` are given an incarnation, they are about the hidden collection of the name and
+    incarnation, never about another one of that name: Unavailable (`IMPORT_LOST`) where there is none.
     """
 
     name: str
@@ -261,17 +266,18 @@ class VectorStore(Protocol):
         passage_prefix: str = "",
         parameters: CollectionParameters = DEFAULT_PARAMETERS,
         hidden: bool = False,
+        incarnation: str = "",
         deadline: Deadline,
     ) -> Collection:
-        """Create an empty collection.
+        """Create an empty collection; its incarnation is drawn where none is given.
 
         Raises:
             AlreadyExists: `COLLECTION_EXISTS`, the name is a collection's, hidden ones included, or an alias.
             InvalidRequest: `PARAMETER_UNSUPPORTED`, the store cannot keep a promise of the parameters.
         """
 
-    async def reveal(self, name: str, *, document_count: int, deadline: Deadline) -> Collection:
-        """Let a hidden collection be found, at once and whole; one that is not hidden stays as it is.
+    async def reveal(self, name: str, *, incarnation: str, document_count: int, deadline: Deadline) -> Collection:
+        """Let a hidden collection be found, at once and whole.
 
         Raises:
             InferenceFailed: `COUNT_MISMATCH`, it does not hold exactly so many documents; it stays hidden.
@@ -283,7 +289,9 @@ class VectorStore(Protocol):
     async def list(self, *, deadline: Deadline) -> Sequence[Collection]:
         """Return all collections, by name."""
 
-    async def drop(self, name: str, *, with_aliases: bool = False, deadline: Deadline) -> None:
+    async def drop(
+        self, name: str, *, with_aliases: bool = False, incarnation: str | None = None, deadline: Deadline
+    ) -> None:
         """Delete a collection, its documents and its aliases.
 
         Raises:
@@ -313,18 +321,28 @@ class VectorStore(Protocol):
         after: Cursor | None,
         limit: int,
         filter: Filter | None = None,  # noqa: A002 - the field's word
+        incarnation: str | None = None,
         deadline: Deadline,
     ) -> Page:
         """Return up to `limit` documents under the filter from a cursor on; None begins.
 
         Documents that are neither written nor deleted meanwhile come exactly once.
+
+        Raises:
+            Unavailable: `COLLECTION_REPLACED`, an incarnation is given and the collection is another one by now.
         """
 
     async def count(self, name: str, *, filter: Filter | None = None, deadline: Deadline) -> int:  # noqa: A002
         """Count the documents under the filter, exactly."""
 
     async def upsert(
-        self, name: str, documents: Sequence[Document], vectors: Sequence[Vector], *, deadline: Deadline
+        self,
+        name: str,
+        documents: Sequence[Document],
+        vectors: Sequence[Vector],
+        *,
+        incarnation: str | None = None,
+        deadline: Deadline,
     ) -> None:
         """Store documents durably, replacing those whose id exists; all or none. Their words are indexed as the
         collection's parameters say.

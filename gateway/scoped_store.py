@@ -5,7 +5,8 @@ written or deleted, and nothing of it gets as far as the reranker. Rights to who
 `gateway.scopes.authorize`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from gateway.filters import Filter
@@ -36,6 +37,7 @@ class ScopedStore:
         passage_prefix: str = "",
         parameters: CollectionParameters = DEFAULT_PARAMETERS,
         hidden: bool = False,
+        incarnation: str = "",
         deadline: Deadline,
     ) -> Collection:
         """Create an empty collection."""
@@ -46,12 +48,13 @@ class ScopedStore:
             passage_prefix=passage_prefix,
             parameters=parameters,
             hidden=hidden,
+            incarnation=incarnation,
             deadline=deadline,
         )
 
-    async def reveal(self, name: str, *, document_count: int, deadline: Deadline) -> Collection:
+    async def reveal(self, name: str, *, incarnation: str, document_count: int, deadline: Deadline) -> Collection:
         """Let a hidden collection be found."""
-        return await self._store.reveal(name, document_count=document_count, deadline=deadline)
+        return await self._store.reveal(name, incarnation=incarnation, document_count=document_count, deadline=deadline)
 
     async def describe(self, name: str, *, deadline: Deadline) -> Collection:
         """Return one collection with the caller's own documents counted, under its own name."""
@@ -67,16 +70,18 @@ class ScopedStore:
                 listed.append(replace(shown, document_count=counted.document_count))
         return sorted(listed, key=lambda one: one.name)
 
-    async def drop(self, name: str, *, with_aliases: bool = False, deadline: Deadline) -> None:
+    async def drop(
+        self, name: str, *, with_aliases: bool = False, incarnation: str | None = None, deadline: Deadline
+    ) -> None:
         """Delete a collection.
 
         Raises:
             PermissionDenied: `ALIAS_FORBIDDEN`, an alias would go with it that is not the caller's to delete.
         """
         scope = current()
-        if not scope.manages_all:
+        if incarnation is None and not scope.manages_all:  # no alias points at what is being imported
             await self._require_own_aliases(name, scope, deadline)
-        await self._store.drop(name, with_aliases=with_aliases, deadline=deadline)
+        await self._store.drop(name, with_aliases=with_aliases, incarnation=incarnation, deadline=deadline)
 
     async def assign_alias(self, alias: str, collection: str, *, deadline: Deadline) -> None:
         """Point an alias at a collection."""
@@ -93,18 +98,29 @@ class ScopedStore:
         after: Cursor | None,
         limit: int,
         filter: Filter | None = None,  # noqa: A002 - the port's word
+        incarnation: str | None = None,
         deadline: Deadline,
     ) -> Page:
         """Return some of the caller's documents."""
         wanted = current().narrowed(filter)
-        return await self._store.scan(name, after=after, limit=limit, filter=wanted, deadline=deadline)
+        with _unnamed(name):
+            return await self._store.scan(
+                name, after=after, limit=limit, filter=wanted, incarnation=incarnation, deadline=deadline
+            )
 
     async def count(self, name: str, *, filter: Filter | None = None, deadline: Deadline) -> int:  # noqa: A002
         """Count the caller's documents."""
-        return await self._store.count(name, filter=current().narrowed(filter), deadline=deadline)
+        with _unnamed(name):
+            return await self._store.count(name, filter=current().narrowed(filter), deadline=deadline)
 
     async def upsert(
-        self, name: str, documents: Sequence[Document], vectors: Sequence[Vector], *, deadline: Deadline
+        self,
+        name: str,
+        documents: Sequence[Document],
+        vectors: Sequence[Vector],
+        *,
+        incarnation: str | None = None,
+        deadline: Deadline,
     ) -> None:
         """Store documents as the caller's own.
 
@@ -113,19 +129,22 @@ class ScopedStore:
         """
         scope = current()
         own = [scope.stamped(document, f"documents[{index}]") for index, document in enumerate(documents)]
-        await self._store.upsert(name, own, vectors, deadline=deadline)
+        with _unnamed(name):
+            await self._store.upsert(name, own, vectors, incarnation=incarnation, deadline=deadline)
 
     async def delete(self, name: str, ids: Sequence[DocumentId], *, deadline: Deadline) -> None:
         """Delete the caller's documents; ids of others are as those that do not exist."""
         scope = current()
-        await self._store.delete(name, [one for one in ids if scope.owns(one)], deadline=deadline)
+        with _unnamed(name):
+            await self._store.delete(name, [one for one in ids if scope.owns(one)], deadline=deadline)
 
     async def get(
         self, name: str, ids: Sequence[DocumentId], *, with_parent_texts: bool = False, deadline: Deadline
     ) -> Sequence[Document]:
         """Return the caller's documents; ids of others are as those that do not exist."""
         scope = current()
-        found = await self._store.get(name, ids, with_parent_texts=with_parent_texts, deadline=deadline)
+        with _unnamed(name):
+            found = await self._store.get(name, ids, with_parent_texts=with_parent_texts, deadline=deadline)
         return [one for one in found if scope.sees(one.payload)]
 
     async def search(  # noqa: PLR0913 - the port's signature
@@ -171,5 +190,17 @@ class ScopedStore:
     async def _counted(self, collection: Collection, scope: Scope, deadline: Deadline) -> Collection:
         if not scope.documents:
             return collection
-        count = await self._store.count(collection.name, filter=scope.filter, deadline=deadline)
+        with _unnamed(collection.name):
+            count = await self._store.count(collection.name, filter=scope.filter, deadline=deadline)
         return replace(collection, document_count=count)
+
+
+@contextmanager
+def _unnamed(name: str) -> Iterator[None]:
+    """Keep what is missing unnamed where the caller may not know the name: it asked by an alias, which was resolved."""
+    try:
+        yield
+    except NotFound as error:
+        if current().right(name):
+            raise
+        raise NotFound(error.reason, error.message) from error

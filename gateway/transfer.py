@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from uuid import uuid4
 
 from gateway.parameters import CollectionParameters
 from gateway.ports import Collection, Cursor, Document, Model, Vector, VectorStore
@@ -18,17 +19,24 @@ CLEANUP_S = 30.0
 Batch = tuple[Sequence[Document], Sequence[Vector]]
 
 
-async def read_all(store: VectorStore, name: str, deadline: Callable[[], Deadline]) -> AsyncIterator[Batch]:
+async def read_all(
+    store: VectorStore, collection: Collection, deadline: Callable[[], Deadline]
+) -> AsyncIterator[Batch]:
     """Read every document of a collection, a page at a time.
 
     Args:
         store: Where it is.
-        name: Its own name.
+        collection: As it was described.
         deadline: Makes the deadline of a page.
+
+    Raises:
+        Unavailable: `COLLECTION_REPLACED`, another one has its name by now.
     """
     after: Cursor | None = None
     while True:
-        page = await store.scan(name, after=after, limit=PAGE, deadline=deadline())
+        page = await store.scan(
+            collection.name, after=after, limit=PAGE, incarnation=collection.incarnation, deadline=deadline()
+        )
         if page.documents:
             yield page.documents, page.vectors
         if page.next is None:
@@ -38,15 +46,19 @@ async def read_all(store: VectorStore, name: str, deadline: Callable[[], Deadlin
 
 @dataclass(slots=True, kw_only=True)
 class Import:
-    """A collection that is being filled and that nobody sees."""
+    """A collection that is being filled and that nobody sees.
+
+    Its methods raise Unavailable (`IMPORT_LOST`) where somebody has dropped it, whoever has its name by then.
+    """
 
     store: VectorStore
     name: str
+    incarnation: str
     written: int = 0
 
     async def add(self, documents: Sequence[Document], vectors: Sequence[Vector], *, deadline: Deadline) -> None:
         """Store some documents."""
-        await self.store.upsert(self.name, documents, vectors, deadline=deadline)
+        await self.store.upsert(self.name, documents, vectors, incarnation=self.incarnation, deadline=deadline)
         self.written += len(documents)
 
     async def finish(self, *, deadline: Deadline) -> Collection:
@@ -56,7 +68,9 @@ class Import:
             InvalidRequest: `IMPORT_COUNT`, it holds fewer documents: an id came twice.
         """
         try:
-            return await self.store.reveal(self.name, document_count=self.written, deadline=deadline)
+            return await self.store.reveal(
+                self.name, incarnation=self.incarnation, document_count=self.written, deadline=deadline
+            )
         except InferenceFailed as error:
             if error.reason != "COUNT_MISMATCH":
                 raise
@@ -75,25 +89,35 @@ async def importing(  # noqa: PLR0913 - a collection has so many parts
     parameters: CollectionParameters,
     deadline: Deadline,
 ) -> AsyncIterator[Import]:
-    """Make a hidden collection; leaving with an error deletes it.
+    """Make a hidden collection; leaving with an error deletes it, and never another one that has its name by then.
 
     Raises:
         AlreadyExists: The name is taken.
     """
-    await store.create(
-        name,
-        dimension=dimension,
-        encoder=encoder,
-        passage_prefix=passage_prefix,
-        parameters=parameters,
-        hidden=True,
-        deadline=deadline,
+    target = Import(store=store, name=name, incarnation=uuid4().hex)
+    making = asyncio.create_task(
+        store.create(
+            name,
+            dimension=dimension,
+            encoder=encoder,
+            passage_prefix=passage_prefix,
+            parameters=parameters,
+            hidden=True,
+            incarnation=target.incarnation,
+            deadline=deadline,
+        )
     )
     try:
-        yield Import(store=store, name=name)
+        await asyncio.shield(making)
+        yield target
     except BaseException:
         # A task of its own, so that a second cancellation cannot cut it off.
-        deletion = asyncio.create_task(store.drop(name, deadline=Deadline.after(CLEANUP_S)))
-        with suppress(ServiceError):
-            await asyncio.shield(deletion)
+        await asyncio.shield(asyncio.create_task(_undo(target, making)))
         raise
+
+
+async def _undo(target: Import, making: asyncio.Task[Collection]) -> None:
+    """Delete what was imported in vain, once it is made: a store may go on making what nobody waits for any more."""
+    await asyncio.wait([making])
+    with suppress(ServiceError):
+        await target.store.drop(target.name, incarnation=target.incarnation, deadline=Deadline.after(CLEANUP_S))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import numpy as np
 from bm25_by_hand import bm25
@@ -31,8 +31,9 @@ from gateway.ports import (
 from gateway.precisions import note_precision
 from gateway.stores.conditions import require_indexes
 from gateway.stores.lexical import require_supported
+from gateway.stores.records import lexical_index_required, require_encoder
 from serving.deadline import Deadline
-from serving.errors import AlreadyExists, InferenceFailed, InvalidRequest, Misconfigured, NotFound
+from serving.errors import AlreadyExists, InferenceFailed, InvalidRequest, Misconfigured, NotFound, Unavailable
 
 INSTANT = re.compile(r"\d{4}-\d\d-\d\d([Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)?)?")
 
@@ -44,6 +45,7 @@ class _Kept:
     passage_prefix: str
     parameters: CollectionParameters
     hidden: bool
+    incarnation: str
     documents: dict[DocumentId, Document] = field(default_factory=dict)
     vectors: dict[DocumentId, Vector] = field(default_factory=dict)
 
@@ -54,13 +56,13 @@ class _Kept:
         return [one.id for one in self.documents.values() if matches(wanted, one.id, one.payload)]
 
     def scores(
-        self, query: ListQuery, found: Sequence[DocumentId], counted: Sequence[DocumentId]
+        self, name: str, query: ListQuery, found: Sequence[DocumentId], counted: Sequence[DocumentId]
     ) -> dict[DocumentId, float]:
         if isinstance(query, DenseQuery):
             unit = _unit(query.vector, self.dimension)
             return {one: float(np.clip(self.vectors[one] @ unit, -1, 1)) for one in found}
         if self.parameters.lexical is None:
-            raise Misconfigured("LEXICAL_INDEX_REQUIRED", "the collection has no index of words")
+            raise lexical_index_required(name)
         texts = {one: self.documents[one].text for one in found}
         scores = bm25(query.text, texts, self.parameters.lexical, [self.documents[one].text for one in counted])
         return {one: float(np.float32(score)) for one, score in scores.items()}
@@ -97,6 +99,7 @@ class MemoryStore:
         passage_prefix: str = "",
         parameters: CollectionParameters = DEFAULT_PARAMETERS,
         hidden: bool = False,
+        incarnation: str = "",
         deadline: Deadline,
     ) -> Collection:
         deadline.require("create")
@@ -104,13 +107,15 @@ class MemoryStore:
         if name in self._collections or name in self._aliases:
             raise _exists(name)
         encoder = replace(encoder, device="")
-        self._collections[name] = _Kept(dimension, encoder, passage_prefix, parameters, hidden)
+        self._collections[name] = _Kept(
+            dimension, encoder, passage_prefix, parameters, hidden, incarnation or uuid4().hex
+        )
         return self._describe(name)
 
-    async def reveal(self, name: str, *, document_count: int, deadline: Deadline) -> Collection:
+    async def reveal(self, name: str, *, incarnation: str, document_count: int, deadline: Deadline) -> Collection:
         deadline.require("reveal")
-        kept = self._own(name)
-        if kept.hidden and len(kept.documents) != document_count:
+        kept = self._import(name, incarnation)
+        if len(kept.documents) != document_count:
             raise InferenceFailed("COUNT_MISMATCH", f"{len(kept.documents)} documents, not {document_count}")
         kept.hidden = False
         return self._describe(name)
@@ -124,8 +129,12 @@ class MemoryStore:
         deadline.require("list")
         return [self._describe(name) for name, kept in sorted(self._collections.items()) if not kept.hidden]
 
-    async def drop(self, name: str, *, with_aliases: bool = False, deadline: Deadline) -> None:
+    async def drop(
+        self, name: str, *, with_aliases: bool = False, incarnation: str | None = None, deadline: Deadline
+    ) -> None:
         deadline.require("drop")
+        if incarnation is not None:
+            self._import(name, incarnation)
         if name in self._aliases:
             raise InvalidRequest("NAME_IS_ALIAS", "it is an alias", field="collection")
         self._own(name)
@@ -155,10 +164,13 @@ class MemoryStore:
         after: Cursor | None,
         limit: int,
         filter: Filter | None = None,  # noqa: A002 - the port's word
+        incarnation: str | None = None,
         deadline: Deadline,
     ) -> Page:
         deadline.require("scan")
         kept = self._kept(name)
+        if incarnation not in (None, kept.incarnation):
+            raise Unavailable("COLLECTION_REPLACED", "it is another one by now")
         start = 0 if after is None else int(after)
         ids = kept.matching(filter)
         some = ids[start : start + limit]
@@ -172,10 +184,16 @@ class MemoryStore:
         return len(self._kept(name).matching(filter))
 
     async def upsert(
-        self, name: str, documents: Sequence[Document], vectors: Sequence[Vector], *, deadline: Deadline
+        self,
+        name: str,
+        documents: Sequence[Document],
+        vectors: Sequence[Vector],
+        *,
+        incarnation: str | None = None,
+        deadline: Deadline,
     ) -> None:
         deadline.require("upsert")
-        kept = self._own(self._aliases.get(name, name))
+        kept = self._kept(name) if incarnation is None else self._import(name, incarnation)
         for index, (document, vector) in enumerate(zip(documents, vectors, strict=True)):
             _check_id(document.id, f"documents[{index}].id")
             _check_payload(document.payload, f"documents[{index}].payload")
@@ -215,13 +233,12 @@ class MemoryStore:
     ) -> Found:
         deadline.require("search")
         kept = self._kept(name)
-        if encoder is not None and encoder.digest != kept.encoder.digest:
-            raise Misconfigured("ENCODER_MISMATCH", f"{encoder.digest} is not the collection's {kept.encoder.digest}")
+        require_encoder(name, kept.encoder, encoder)
         if encoder is not None:
             note_precision(self._aliases.get(name, name), kept.encoder, encoder)
         found, counted = kept.matching(filter), kept.matching(corpus)
         lists = []
-        for scores in [kept.scores(query, found, counted) for query in queries]:
+        for scores in [kept.scores(name, query, found, counted) for query in queries]:
             best = sorted(scores, key=lambda one: (-scores[one], _order(one)))[:limit]
             pool = [kept.candidate(one, scores[one], payload_fields, with_vector=with_vectors) for one in best]
             lists.append(RankedList(candidates=pool))
@@ -234,6 +251,12 @@ class MemoryStore:
         kept = self._own(self._aliases.get(name, name))
         if kept.hidden:
             raise _not_found(name)
+        return kept
+
+    def _import(self, name: str, incarnation: str) -> _Kept:
+        kept = self._collections.get(name)
+        if kept is None or not kept.hidden or kept.incarnation != incarnation:
+            raise Unavailable("IMPORT_LOST", "it is gone")
         return kept
 
     def _own(self, name: str) -> _Kept:
@@ -254,6 +277,7 @@ class MemoryStore:
             passage_prefix=kept.passage_prefix,
             parameters=kept.parameters,
             aliases=self._pointing(name),
+            incarnation=kept.incarnation,
         )
 
 

@@ -30,7 +30,7 @@ from gateway.ports import (
     Vector,
 )
 from gateway.precisions import note_precision
-from gateway.stores.edge_process import EdgeProcess
+from gateway.stores.edge_process import CLOSING_S, EdgeProcess
 from gateway.stores.edge_root import EdgeRoot
 from serving.deadline import Deadline
 from serving.errors import DeadlineSpent, Misconfigured, NotReady
@@ -56,7 +56,9 @@ class EdgeStore:
         self._closed = False
 
     @classmethod
-    async def open(cls, root: Path, *, in_process: bool = False, patience_s: float = PATIENCE_S) -> Self:
+    async def open(
+        cls, root: Path, *, in_process: bool = False, patience_s: float = PATIENCE_S, closing_s: float = CLOSING_S
+    ) -> Self:
         """Open the directory and every collection in it.
 
         Args:
@@ -65,6 +67,8 @@ class EdgeStore:
                 while it works (1.5 ms for a search of 20,000 documents of 384 dimensions, 3 to 180 ms for a write).
             patience_s: How long to wait for another process to let go of the directory. A gateway that was killed
                 leaves its engine's process a moment to write everything down.
+            closing_s: How long the engine's process may take to answer what was accepted, and then to write everything
+                down, before `aclose` kills it.
 
         Raises:
             Misconfigured: Another process holds it, it cannot be written, or a collection cannot be opened.
@@ -75,7 +79,9 @@ class EdgeStore:
             undo.callback(thread.shutdown, wait=False)
             while True:
                 try:
-                    opened = await (_run(thread, EdgeRoot.open, root) if in_process else EdgeProcess.open(root))
+                    opened = await (
+                        _run(thread, EdgeRoot.open, root) if in_process else EdgeProcess.open(root, closing_s)
+                    )
                     break
                 except Misconfigured as error:
                     if error.reason != "STORE_LOCKED" or patience.spent():
@@ -114,6 +120,7 @@ class EdgeStore:
         passage_prefix: str = "",
         parameters: CollectionParameters = DEFAULT_PARAMETERS,
         hidden: bool = False,
+        incarnation: str = "",
         deadline: Deadline,
     ) -> Collection:
         """Create an empty collection; it remembers the encoder without its device.
@@ -129,12 +136,13 @@ class EdgeStore:
             passage_prefix=passage_prefix,
             parameters=parameters,
             hidden=hidden,
+            incarnation=incarnation,
         )
         return cast("Collection", made)
 
-    async def reveal(self, name: str, *, document_count: int, deadline: Deadline) -> Collection:
+    async def reveal(self, name: str, *, incarnation: str, document_count: int, deadline: Deadline) -> Collection:
         """Let a hidden collection be found, if it holds so many documents."""
-        revealed, _ = await self._call(deadline, "reveal", name, document_count=document_count)
+        revealed, _ = await self._call(deadline, "reveal", name, incarnation=incarnation, document_count=document_count)
         return cast("Collection", revealed)
 
     async def describe(self, name: str, *, deadline: Deadline) -> Collection:
@@ -147,9 +155,11 @@ class EdgeStore:
         listed, _ = await self._call(deadline, "list")
         return cast("Sequence[Collection]", listed)
 
-    async def drop(self, name: str, *, with_aliases: bool = False, deadline: Deadline) -> None:
+    async def drop(
+        self, name: str, *, with_aliases: bool = False, incarnation: str | None = None, deadline: Deadline
+    ) -> None:
         """Delete a collection, its documents and its aliases."""
-        await self._call(deadline, "drop", name, with_aliases=with_aliases)
+        await self._call(deadline, "drop", name, with_aliases=with_aliases, incarnation=incarnation)
 
     async def assign_alias(self, alias: str, collection: str, *, deadline: Deadline) -> None:
         """Point an alias at a collection, durably."""
@@ -166,10 +176,13 @@ class EdgeStore:
         after: Cursor | None,
         limit: int,
         filter: Filter | None = None,  # noqa: A002 - the port's word
+        incarnation: str | None = None,
         deadline: Deadline,
     ) -> Page:
         """Return up to `limit` documents under the filter from a cursor on, numbers first."""
-        page, _ = await self._call(deadline, "scan", name, after=after, limit=limit, wanted=filter)
+        page, _ = await self._call(
+            deadline, "scan", name, after=after, limit=limit, wanted=filter, incarnation=incarnation
+        )
         return cast("Page", page)
 
     async def count(self, name: str, *, filter: Filter | None = None, deadline: Deadline) -> int:  # noqa: A002
@@ -178,10 +191,16 @@ class EdgeStore:
         return cast("int", count)
 
     async def upsert(
-        self, name: str, documents: Sequence[Document], vectors: Sequence[Vector], *, deadline: Deadline
+        self,
+        name: str,
+        documents: Sequence[Document],
+        vectors: Sequence[Vector],
+        *,
+        incarnation: str | None = None,
+        deadline: Deadline,
     ) -> None:
         """Store documents durably, all or none; of two with one id the later stays."""
-        await self._call(deadline, "upsert", name, documents, vectors)
+        await self._call(deadline, "upsert", name, documents, vectors, incarnation=incarnation)
 
     async def delete(self, name: str, ids: Sequence[DocumentId], *, deadline: Deadline) -> None:
         """Delete documents durably; their space is won back when the store is next opened."""

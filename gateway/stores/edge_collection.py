@@ -37,7 +37,8 @@ from gateway.ports import (
     Vector,
 )
 from gateway.stores.conditions import payload_path, require_indexes
-from gateway.stores.edge_filter import dated_paths, listed_path, to_engine_filter, to_engine_index, useful_indexes
+from gateway.stores.edge_filter import to_engine_filter, to_engine_index
+from gateway.stores.edge_indexes import Indexes
 from gateway.stores.edge_meta import ENGINE, META_NAME, CollectionMeta, read_meta
 from gateway.stores.edge_requests import (
     DENSE,
@@ -56,7 +57,6 @@ from gateway.stores.records import (
     MAX_TIED,
     lexical_index_required,
     rank,
-    require_encoder,
     stored_payload,
     to_candidate,
     to_document,
@@ -65,13 +65,6 @@ from gateway.stores.records import (
 from serving.errors import InferenceFailed, Misconfigured, ServiceError
 
 SHARD_NAME = "shard"
-
-INDEX_FROM = 1_000
-"""Documents from which a payload key is indexed when a filter first names it. Unindexed, the engine reads every
-payload: 31 ms for 20,000 documents. Indexed: 0.4 ms, after 0.1 s once; writes then take about twice as long."""
-
-MAX_INDEXES = 16
-"""Payload keys indexed per collection; filters come from callers, who could name any number."""
 
 _DISK_BLOCK = 512
 """Bytes per unit of `st_blocks`, whatever the file system's block is."""
@@ -92,8 +85,7 @@ class EdgeCollection:
         self._shard = shard
         lexical = meta.parameters.read().lexical
         self._lexicon = None if lexical is None else lexicon(lexical)
-        self._indexed = set(shard.info().payload_schema)
-        self._spared: set[str] = set()
+        self._indexes = Indexes(shard, [one.key for one in meta.parameters.payload_indexes])
 
     @staticmethod
     def make(path: Path, meta: CollectionMeta) -> None:
@@ -142,13 +134,20 @@ class EdgeCollection:
     def close(self) -> None:
         """Write everything down and release it."""
         with engine_errors():
-            self._shard.flush()
-            self._shard.close()
+            try:
+                self._shard.flush()
+            finally:
+                self._shard.close()
 
     @property
     def hidden(self) -> bool:
         """Whether it is still being imported."""
         return self._meta.hidden
+
+    @property
+    def incarnation(self) -> str:
+        """Which one of its name it is."""
+        return self._meta.incarnation
 
     def reveal(self) -> None:
         """Let it be found, durably."""
@@ -169,6 +168,7 @@ class EdgeCollection:
             schema_version=self._meta.schema_version,
             parameters=self._meta.parameters.read(),
             aliases=aliases,
+            incarnation=self._meta.incarnation,
         )
 
     def count(self, wanted: Filter | None = None) -> int:
@@ -188,6 +188,7 @@ class EdgeCollection:
         points = [self._point(index, *pair) for index, pair in enumerate(zip(documents, vectors, strict=True))]
         if points:
             self._update(edge.UpdateOperation.upsert_points(points))
+            self._indexes.written()
 
     def delete(self, ids: Sequence[DocumentId]) -> None:
         """Delete documents durably."""
@@ -220,16 +221,9 @@ class EdgeCollection:
         """The encoder of its documents."""
         return self._meta.model()
 
-    def require_encoder(self, encoder: Model | None) -> None:
-        """Check that queries' vectors come from the encoder that made the documents' vectors.
-
-        Raises:
-            Misconfigured: `ENCODER_MISMATCH`.
-        """
-        require_encoder(self.path.name, self.made_with, encoder)
-
-    def search(
+    def search(  # noqa: PLR0913 - those of the port
         self,
+        name: str,
         queries: Sequence[ListQuery],
         *,
         limit: int,
@@ -238,9 +232,12 @@ class EdgeCollection:
         payload_fields: Sequence[str],
         with_vectors: bool,
     ) -> Sequence[RankedList]:
-        """Answer queries one after the other, once all of them are found to be answerable."""
+        """Answer queries one after the other, once all of them are found to be answerable.
+
+        Errors call the collection by `name`, the one that it was asked for by.
+        """
         chosen, counted = self._chosen(wanted), self._chosen(corpus)
-        asked = [self._asked(query, counted) for query in queries]
+        asked = [self._asked(name, query, counted) for query in queries]
 
         def read(one: Asked, most: int) -> tuple[list[Candidate], int]:
             started = time.perf_counter_ns()
@@ -251,12 +248,12 @@ class EdgeCollection:
 
         return [RankedList(candidates=()) if one is None else _ranked(partial(read, one), limit) for one in asked]
 
-    def _asked(self, query: ListQuery, corpus: edge.Filter | None) -> Asked | None:
+    def _asked(self, name: str, query: ListQuery, corpus: edge.Filter | None) -> Asked | None:
         """Return what the engine is asked; None where nothing can be found."""
         if isinstance(query, DenseQuery):
             return by_vector(unit_vector(query.vector, self._meta.dimension))
         if self._lexicon is None:
-            raise lexical_index_required(self.path.name)
+            raise lexical_index_required(name)
         with engine_errors():
             words = self._lexicon.query(query.text)
         return None if words is None else by_words(words, corpus)
@@ -276,30 +273,9 @@ class EdgeCollection:
             return None
         chosen = to_engine_filter(wanted)
         require_indexes(wanted, self._meta.parameters.read().payload_indexes)
-        self._index_for(wanted)
-        return chosen
-
-    def _index_for(self, wanted: Filter) -> None:
-        self._spare(dated_paths(wanted))
-        missing = [one for one in useful_indexes(wanted).items() if one[0] not in self._indexed | self._spared]
-        if not missing or len(self._indexed) >= MAX_INDEXES or self._is_small():
-            return
-        for path, kind in missing[: MAX_INDEXES - len(self._indexed)]:
-            self._update(edge.UpdateOperation.create_field_index(path, kind))
-            self._indexed.add(path)
-
-    def _spare(self, paths: set[str]) -> None:
-        """Delete the indexes that a filter of numbers has brought to keys which are now asked for dates."""
-        declared = {listed_path(one.key) for one in self._meta.parameters.payload_indexes}
-        for path in paths - declared - self._spared:
-            if path in self._indexed:
-                self._update(edge.UpdateOperation.delete_field_index(path))
-                self._indexed.remove(path)
-            self._spared.add(path)
-
-    def _is_small(self) -> bool:
         with engine_errors():
-            return self._shard.count(edge.CountRequest(exact=False)) < INDEX_FROM
+            self._indexes.serve(wanted)
+        return chosen
 
     def _update(self, operation: edge.UpdateOperation) -> None:
         # The write-ahead log alone survives a killed process; only the flush survives a power cut.

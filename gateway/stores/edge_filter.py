@@ -1,5 +1,6 @@
 """Filters in the words of qdrant-edge."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC
 from typing import Any, cast
@@ -65,6 +66,17 @@ def useful_indexes(wanted: Filter) -> Mapping[str, edge.PayloadSchemaType]:
             kind = edge.PayloadSchemaType.Keyword if text else edge.PayloadSchemaType.Float
             found.setdefault(listed_path(condition.key), kind)
     return found
+
+
+def served(path: str, kind: edge.PayloadSchemaType) -> edge.Filter:
+    """Return the filter of the documents that make an index at a path worth its while.
+
+    That is those with a number for an index of numbers, and those with a value that is none for one of texts.
+    """
+    numbers = edge.FieldCondition(path, range=edge.RangeFloat(gte=-sys.float_info.max))
+    if kind == edge.PayloadSchemaType.Float:
+        return edge.Filter(must=[numbers])
+    return edge.Filter(must_not=[edge.IsEmptyCondition(path), numbers])
 
 
 def dated_paths(wanted: Filter) -> set[str]:

@@ -109,6 +109,8 @@ class CollectionMeta(BaseModel):
     parameters: ParametersReference = ParametersReference()
     hidden: bool = False
     """Whether it is being imported; what is hidden when the store opens was cut off, and is removed."""
+    incarnation: str = ""
+    """Of the collection; empty where an older gateway made it."""
     engine: str = ENGINE
     """What made the shard, for people."""
 

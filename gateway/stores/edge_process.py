@@ -26,8 +26,8 @@ from gateway.stores.edge_failure import Failure
 from serving.deadline import Deadline
 from serving.errors import ServiceError, Unavailable
 
-PATIENCE_S = 10.0
-"""How long the process may take to write everything down before it is killed."""
+CLOSING_S = 10.0
+"""How long the process may take to answer what was accepted, and then to write everything down, before it is killed."""
 IN_FLIGHT = 4
 """Calls handed over at once: enough that the engine has the next one while the loop is busy; the others can still be
 given up."""
@@ -40,22 +40,24 @@ class EdgeProcess:
 
     Args:
         root: The store's directory.
+        closing_s: As `CLOSING_S`.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, closing_s: float = CLOSING_S) -> None:
         self._root = root
+        self._closing_s = closing_s
         self._process: subprocess.Popen[bytes] | None = None
         self._opening: asyncio.Task[_Line] | None = None
 
     @classmethod
-    async def open(cls, root: Path) -> Self:
+    async def open(cls, root: Path, closing_s: float = CLOSING_S) -> Self:
         """Start the process and wait until the store is open.
 
         Raises:
             Misconfigured: As `EdgeRoot.open`.
             Unavailable: `STORE_DOWN`, the process ended.
         """
-        started = cls(root)
+        started = cls(root, closing_s)
         await started._line()
         return started
 
@@ -81,10 +83,10 @@ class EdgeProcess:
         return result, queue
 
     async def close(self) -> None:
-        """Let the process finish what was accepted, write everything down and end."""
+        """Let the process finish what was accepted, write everything down and end; one that stands still is killed."""
         if self._opening is not None:
             with suppress(ServiceError):  # it could not be started again
-                await (await self._opening).close()
+                await (await self._opening).close(self._closing_s)
         await asyncio.to_thread(self._reap)
 
     async def _line(self) -> "_Line":
@@ -122,7 +124,7 @@ class EdgeProcess:
     def _reap(self) -> None:
         if self._process is not None:
             try:
-                self._process.wait(PATIENCE_S)
+                self._process.wait(self._closing_s)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
@@ -153,11 +155,16 @@ class _Line(asyncio.Protocol):
         self._transport.writelines((HEADER.pack(len(message)), message))
         return await answer
 
-    async def close(self) -> None:
-        """Hang up once everything is answered."""
-        for _ in range(IN_FLIGHT):
-            await self._room.acquire()
-        self._transport.close()
+    async def close(self, patience_s: float) -> None:
+        """Hang up once everything is answered, or when that takes too long."""
+        try:
+            async with asyncio.timeout(patience_s):
+                for _ in range(IN_FLIGHT):
+                    await self._room.acquire()
+        except TimeoutError:
+            self._transport.abort()
+        else:
+            self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""

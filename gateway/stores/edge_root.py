@@ -4,9 +4,10 @@ import fcntl
 import re
 import shutil
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any, Self
+from uuid import uuid4
 
 from gateway.filters import Filter
 from gateway.parameters import CollectionParameters
@@ -22,8 +23,16 @@ from gateway.stores.edge_meta import (
     sync_directory,
 )
 from gateway.stores.lexical import require_supported
-from gateway.stores.records import collection_exists, collection_not_found, require_count, require_no_aliases
-from serving.errors import InvalidRequest, Misconfigured, NotFound
+from gateway.stores.records import (
+    collection_exists,
+    collection_not_found,
+    import_lost,
+    require_count,
+    require_encoder,
+    require_incarnation,
+    require_no_aliases,
+)
+from serving.errors import InferenceFailed, InvalidRequest, Misconfigured, NotFound, ServiceError
 
 LOCK_NAME = ".lock"
 MAKING = ".making-"
@@ -88,9 +97,12 @@ class EdgeRoot:
         collection = self.collection(name)
         return collection.describe(self._aliases.of(collection.path.name))
 
-    def upsert(self, name: str, documents: Sequence[Document], vectors: Sequence[Vector]) -> None:
+    def upsert(
+        self, name: str, documents: Sequence[Document], vectors: Sequence[Vector], *, incarnation: str | None
+    ) -> None:
         """Store documents durably, all or none."""
-        self._any(name).upsert(documents, vectors)
+        target = self.collection(name) if incarnation is None else self._import(name, incarnation)
+        target.upsert(documents, vectors)
 
     def delete(self, name: str, ids: Sequence[DocumentId]) -> None:
         """Delete documents durably."""
@@ -100,9 +112,13 @@ class EdgeRoot:
         """Return the documents that exist, in the order asked for."""
         return self.collection(name).get(ids, with_parent_texts=with_parent_texts)
 
-    def scan(self, name: str, *, after: Cursor | None, limit: int, wanted: Filter | None = None) -> Page:
+    def scan(
+        self, name: str, *, after: Cursor | None, limit: int, wanted: Filter | None, incarnation: str | None
+    ) -> Page:
         """Return some documents and their vectors."""
-        return self.collection(name).scan(after, limit, wanted)
+        collection = self.collection(name)
+        require_incarnation(collection.incarnation, incarnation)
+        return collection.scan(after, limit, wanted)
 
     def count(self, name: str, *, wanted: Filter | None = None) -> int:
         """Count documents."""
@@ -116,8 +132,8 @@ class EdgeRoot:
         That is the collection's own name and the encoder that it was made with.
         """
         collection = self.collection(name)
-        collection.require_encoder(encoder)
-        return collection.search(queries, **selection), collection.path.name, collection.made_with
+        require_encoder(name, collection.made_with, encoder)
+        return collection.search(name, queries, **selection), collection.path.name, collection.made_with
 
     def collection(self, name: str) -> EdgeCollection:
         """Return an open collection that can be found, by its name or an alias.
@@ -125,7 +141,7 @@ class EdgeRoot:
         Raises:
             NotFound: `COLLECTION_NOT_FOUND`.
         """
-        found = self._any(name)
+        found = self._own(self._aliases.resolve(name))
         if found.hidden:
             raise collection_not_found(name)
         return found
@@ -134,7 +150,7 @@ class EdgeRoot:
         """Describe all collections that can be found, by name."""
         return [self.describe(name) for name, one in sorted(self._collections.items()) if not one.hidden]
 
-    def create(
+    def create(  # noqa: PLR0913 - the port's signature
         self,
         name: str,
         *,
@@ -143,6 +159,7 @@ class EdgeRoot:
         passage_prefix: str,
         parameters: CollectionParameters,
         hidden: bool,
+        incarnation: str,
     ) -> Collection:
         """Make an empty collection.
 
@@ -165,39 +182,49 @@ class EdgeRoot:
             passage_prefix=passage_prefix,
             parameters=ParametersReference.of(parameters),
             hidden=hidden,
+            incarnation=incarnation or uuid4().hex,
         )
         made = self._aside(MAKING, name)
         EdgeCollection.make(made, meta)
-        self._rename(made, path)
-        self._collections[name] = EdgeCollection.load(path)
+        try:
+            self._rename(made, path)
+            self._collections[name] = EdgeCollection.load(path)
+        except ServiceError:
+            self._discard(path)
+            raise
         return self._collections[name].describe()
 
-    def reveal(self, name: str, *, document_count: int) -> Collection:
+    def reveal(self, name: str, *, incarnation: str, document_count: int) -> Collection:
         """Let a hidden collection be found, provided that it holds so many documents."""
-        collection = self._own(name)
-        if collection.hidden:
-            require_count(collection.count(), document_count)
-            collection.reveal()
+        collection = self._import(name, incarnation)
+        require_count(collection.count(), document_count)
+        collection.reveal()
         return self.describe(name)
 
-    def drop(self, name: str, *, with_aliases: bool) -> None:
+    def drop(self, name: str, *, with_aliases: bool, incarnation: str | None) -> None:
         """Delete a collection and its aliases.
 
         Raises:
             NotFound: `COLLECTION_NOT_FOUND`.
             Misconfigured: `COLLECTION_ALIASED`.
             InvalidRequest: `NAME_IS_ALIAS`.
+            Unavailable: `IMPORT_LOST`.
         """
+        if incarnation is not None:
+            self._import(name, incarnation)
         aliases = self._aliases.of(name)
         require_no_aliases(name, self._aliases.resolve(name), () if with_aliases else aliases)
         collection = self._own(name)
         if aliases:
             with engine_errors():
                 self._aliases.delete(aliases)
-        del self._collections[name]
-        collection.close()
         dropped = self._aside(DROPPING, name)
-        self._rename(collection.path, dropped)
+        with engine_errors():
+            collection.path.rename(dropped)
+            del self._collections[name]  # not before: where renaming fails it goes on as it was
+            sync_directory(self._path)
+        with suppress(InferenceFailed):  # there is nothing left that has to be written down
+            collection.close()
         shutil.rmtree(dropped, ignore_errors=True)  # the next start removes what is left
 
     def assign_alias(self, alias: str, collection: str) -> None:
@@ -216,9 +243,16 @@ class EdgeRoot:
         with engine_errors():
             self._aliases.delete([alias])
 
-    def _any(self, name: str) -> EdgeCollection:
-        """Return a collection by its name or an alias, hidden or not."""
-        return self._own(self._aliases.resolve(name))
+    def _import(self, name: str, incarnation: str) -> EdgeCollection:
+        """Return the hidden collection of a name and incarnation.
+
+        Raises:
+            Unavailable: `IMPORT_LOST`.
+        """
+        found = self._collections.get(name)
+        if found is None or not found.hidden or found.incarnation != incarnation:
+            raise import_lost()
+        return found
 
     def _own(self, name: str) -> EdgeCollection:
         """Return a collection by its own name, hidden or not."""
@@ -233,6 +267,13 @@ class EdgeRoot:
             if path.exists():
                 shutil.rmtree(path)
         return path
+
+    def _discard(self, path: Path) -> None:
+        """Remove a directory where it can be, for its name would stay taken by what nobody can drop."""
+        with suppress(OSError, InferenceFailed):
+            dropped = self._aside(DROPPING, path.name)
+            path.rename(dropped)
+            shutil.rmtree(dropped)
 
     def _rename(self, old: Path, new: Path) -> None:
         with engine_errors():

@@ -7,6 +7,7 @@ for its version in a thread unless told not to, and is not faster (`benchmarks/q
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
+from uuid import uuid4
 
 import grpc
 from qdrant_client import grpc as pb
@@ -30,7 +31,7 @@ from gateway.precisions import note_precision
 from gateway.stores.conditions import require_indexes
 from gateway.stores.lexical import require_supported
 from gateway.stores.point_ids import to_point_id
-from gateway.stores.qdrant_catalog import QdrantCatalog
+from gateway.stores.qdrant_catalog import QdrantCatalog, require_import
 from gateway.stores.qdrant_collections import Known, Memory, QdrantIndex
 from gateway.stores.qdrant_filter import to_qdrant_filter
 from gateway.stores.qdrant_probe import CORPUS_VERSION, Version, probe, version_of
@@ -50,11 +51,12 @@ from gateway.stores.qdrant_target import QdrantTarget, open_channel
 from gateway.stores.qdrant_values import from_pb_id, from_pb_payload
 from gateway.stores.records import (
     collection_not_found,
+    import_lost,
     require_encoder,
     to_document,
 )
 from serving.deadline import Deadline
-from serving.errors import InferenceFailed, Misconfigured, NotReady
+from serving.errors import InferenceFailed, Misconfigured, NotFound, NotReady
 
 CLOSE_GRACE_S = 5.0
 """How long closing waits for calls that are under way."""
@@ -134,6 +136,7 @@ class QdrantStore:
         passage_prefix: str = "",
         parameters: CollectionParameters = DEFAULT_PARAMETERS,
         hidden: bool = False,
+        incarnation: str = "",
         deadline: Deadline,
     ) -> Collection:
         """Create an empty collection; it remembers the encoder without its device."""
@@ -145,12 +148,13 @@ class QdrantStore:
             passage_prefix=passage_prefix,
             parameters=parameters,
             hidden=hidden,
+            incarnation=incarnation or uuid4().hex,
         )
         return await self._catalog.create(wanted, deadline)
 
-    async def reveal(self, name: str, *, document_count: int, deadline: Deadline) -> Collection:
+    async def reveal(self, name: str, *, incarnation: str, document_count: int, deadline: Deadline) -> Collection:
         """Let a hidden collection be found, if it holds so many documents."""
-        return await self._catalog.reveal(name, document_count, deadline)
+        return await self._catalog.reveal(name, incarnation, document_count, deadline)
 
     async def describe(self, name: str, *, deadline: Deadline) -> Collection:
         """Return one collection, its documents counted exactly; the server does not tell bytes on disk."""
@@ -160,9 +164,11 @@ class QdrantStore:
         """Return all collections that are ours, by name."""
         return await self._catalog.list(deadline)
 
-    async def drop(self, name: str, *, with_aliases: bool = False, deadline: Deadline) -> None:
+    async def drop(
+        self, name: str, *, with_aliases: bool = False, incarnation: str | None = None, deadline: Deadline
+    ) -> None:
         """Delete a collection and its documents; Misconfigured where it is another program's."""
-        await self._catalog.drop(name, deadline, with_aliases=with_aliases)
+        await self._catalog.drop(name, deadline, with_aliases=with_aliases, incarnation=incarnation)
 
     async def assign_alias(self, alias: str, collection: str, *, deadline: Deadline) -> None:
         """Point an alias at a collection; other gateways may search the old one for `REMEMBERED_S` longer."""
@@ -179,6 +185,7 @@ class QdrantStore:
         after: Cursor | None,
         limit: int,
         filter: Filter | None = None,  # noqa: A002 - the port's word
+        incarnation: str | None = None,
         deadline: Deadline,
     ) -> Page:
         """Return up to `limit` documents under the filter from a cursor on, by the server's order of ids."""
@@ -186,7 +193,10 @@ class QdrantStore:
 
         async def send(own: str, _: None) -> Page:
             request = scrolled(own, after, limit, chosen, whole_seconds(deadline))
-            return page_of(await self._call(self._points.Scroll, request, deadline, "scan"))
+            page = page_of(await self._call(self._points.Scroll, request, deadline, "scan"))
+            if incarnation is not None:  # asked after the page was read: what it is now, it was then
+                await self._catalog.require_incarnation(own, incarnation, deadline, "scan")
+            return page
 
         return await self._catalog.checked(name, _suits(filter), send, deadline, "scan")
 
@@ -201,7 +211,13 @@ class QdrantStore:
         return await self._catalog.checked(name, _suits(filter), send, deadline, "count")
 
     async def upsert(
-        self, name: str, documents: Sequence[Document], vectors: Sequence[Vector], *, deadline: Deadline
+        self,
+        name: str,
+        documents: Sequence[Document],
+        vectors: Sequence[Vector],
+        *,
+        incarnation: str | None = None,
+        deadline: Deadline,
     ) -> None:
         """Store documents; of two with one id the later stays.
 
@@ -217,10 +233,20 @@ class QdrantStore:
                 require_applied(await self._call(self._points.Upsert, request, deadline, "upsert"), "upsert")
 
         def check(known: Known) -> Sequence[pb.PointStruct]:
+            if incarnation is None:
+                _require_found(known)
+            else:
+                require_import(known, incarnation)
             return points_of(documents, vectors, known)
 
         # Only an empty batch would not notice by itself that its collection is gone.
-        await self._catalog.checked(name, check, send, deadline, "upsert", writes=True, asks=not documents)
+        asks = not documents or incarnation is not None
+        try:
+            await self._catalog.checked(name, check, send, deadline, "upsert", writes=True, asks=asks)
+        except NotFound as error:
+            if incarnation is None:
+                raise
+            raise import_lost() from error
 
     async def delete(self, name: str, ids: Sequence[DocumentId], *, deadline: Deadline) -> None:
         """Delete documents."""
@@ -277,10 +303,10 @@ class QdrantStore:
         def check(known: Known) -> Sequence[pb.QueryPoints | None]:
             _suits(filter)(known)
             _suits(corpus)(known)
-            require_encoder(known.name, known.encoder, encoder)
+            require_encoder(name, known.encoder, encoder)
             if encoder is not None:
                 note_precision(known.name, known.encoder, encoder)
-            return [queried(known, query, selection, self._index) for query in queries]
+            return [queried(name, known, query, selection, self._index) for query in queries]
 
         async def ask(request: pb.QueryPoints) -> pb.QueryResponse:
             request.timeout = whole_seconds(deadline)

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import grpc
@@ -21,7 +22,14 @@ from gateway.stores.qdrant_collections import (
 )
 from gateway.stores.qdrant_requests import require_applied, whole_seconds
 from gateway.stores.qdrant_status import REFUSED
-from gateway.stores.records import collection_exists, collection_not_found, require_count, require_no_aliases
+from gateway.stores.records import (
+    collection_exists,
+    collection_not_found,
+    import_lost,
+    require_count,
+    require_incarnation,
+    require_no_aliases,
+)
 from serving.deadline import Deadline
 from serving.errors import InferenceFailed, InvalidRequest, Misconfigured, NotFound
 
@@ -70,36 +78,27 @@ class QdrantCatalog:
                 await self.delete(wanted.name, Deadline.after(CLEANUP_S), "create")
             raise
 
-    async def reveal(self, name: str, document_count: int, deadline: Deadline) -> Collection:
+    async def reveal(self, name: str, incarnation: str, document_count: int, deadline: Deadline) -> Collection:
         """Let a hidden collection be found, if it holds so many documents."""
-        known = read_known(name, (await self._info(name, deadline, "reveal")).config)
-        if known.hidden:
-            require_count(await self._count(name, deadline, "reveal"), document_count)
-            revealed = Known(
-                name=name,
-                dimension=known.dimension,
-                encoder=known.encoder,
-                passage_prefix=known.passage_prefix,
-                parameters=known.parameters,
-            )
-            request = pb.UpdateCollection(
-                collection_name=name, metadata=metadata_of(revealed), timeout=whole_seconds(deadline)
-            )
-            await self._call(self._collections.Update, request, deadline, "reveal")
-            self._memory.forget(name)
+        known = await self._import(name, incarnation, deadline, "reveal")
+        require_count(await self._count(name, deadline, "reveal"), document_count)
+        metadata = metadata_of(replace(known, hidden=False))
+        request = pb.UpdateCollection(collection_name=name, metadata=metadata, timeout=whole_seconds(deadline))
+        await self._call(self._collections.Update, request, deadline, "reveal")
+        self._memory.forget(name)
         return await self.describe(name, deadline, "reveal")
 
     async def describe(self, name: str, deadline: Deadline, stage: str = "describe") -> Collection:
         """Return one collection, its documents counted exactly."""
         aliases = await self._aliases(deadline, stage)
         try:
-            return await self._described(aliases.get(name, name), aliases, deadline, stage)
+            return await self._described(name, aliases, deadline, stage)
         except NotFound:
             if name not in aliases:
                 raise
         # The alias was pointed elsewhere, and what it pointed at dropped.
         aliases = await self._aliases(deadline, stage)
-        return await self._described(aliases.get(name, name), aliases, deadline, stage)
+        return await self._described(name, aliases, deadline, stage)
 
     async def list(self, deadline: Deadline) -> Sequence[Collection]:
         """Return all collections that are ours, by name."""
@@ -109,8 +108,13 @@ class QdrantCatalog:
         described = [await self._described_if_ours(name, aliases, deadline) for name in names]
         return [one for one in described if one is not None]
 
-    async def drop(self, name: str, deadline: Deadline, *, with_aliases: bool) -> None:
-        """Delete a collection; the server deletes its aliases with it."""
+    async def drop(self, name: str, deadline: Deadline, *, with_aliases: bool, incarnation: str | None) -> None:
+        """Delete a collection; the server deletes its aliases with it.
+
+        The server deletes by name alone: what is made between the check and the deletion goes as well.
+        """
+        if incarnation is not None:
+            await self._import(name, incarnation, deadline, "drop")
         aliases = await self._aliases(deadline, "drop")
         pointing = sorted(alias for alias, target in aliases.items() if target == name)
         require_no_aliases(name, aliases.get(name, name), () if with_aliases else pointing)
@@ -145,6 +149,15 @@ class QdrantCatalog:
         if not deletions:
             raise NotFound("ALIAS_NOT_FOUND", "there is no alias of that name", alias=alias)
         await self._change(deletions, alias, deadline, "delete_alias")
+
+    async def require_incarnation(self, own: str, incarnation: str, deadline: Deadline, stage: str) -> None:
+        """Check against the server that a collection still is the one that was meant.
+
+        Raises:
+            Unavailable: `COLLECTION_REPLACED`.
+        """
+        known = read_known(own, (await self._info(own, deadline, stage)).config)
+        require_incarnation(known.incarnation, incarnation)
 
     async def checked(  # noqa: PLR0913 - a request has so many parts
         self,
@@ -206,7 +219,7 @@ class QdrantCatalog:
                 raise
             own = (await self._aliases(deadline, stage)).get(name, name)
             info = await self._info(own, deadline, stage)
-        known = read_known(own, info.config)
+        known = read_known(own, info.config, asked=name)
         if not known.hidden:
             self._memory.put(name, known)
         return known
@@ -225,11 +238,25 @@ class QdrantCatalog:
             self._memory.put(wanted.name, known)
         return _collection(known, document_count=0)
 
-    async def _described(self, own: str, aliases: Mapping[str, str], deadline: Deadline, stage: str) -> Collection:
+    async def _import(self, name: str, incarnation: str, deadline: Deadline, stage: str) -> Known:
+        """Return the hidden collection of a name and incarnation.
+
+        Raises:
+            Unavailable: `IMPORT_LOST`.
+        """
+        try:
+            known = read_known(name, (await self._info(name, deadline, stage)).config)
+        except NotFound as error:
+            raise import_lost() from error
+        require_import(known, incarnation)
+        return known
+
+    async def _described(self, name: str, aliases: Mapping[str, str], deadline: Deadline, stage: str) -> Collection:
+        own = aliases.get(name, name)
         info = await self._info(own, deadline, stage)
-        known = read_known(own, info.config)
+        known = read_known(own, info.config, asked=name)
         if known.hidden:
-            raise collection_not_found(own)
+            raise collection_not_found(name)
         self._memory.put(own, known)
         return _collection(
             known,
@@ -273,6 +300,16 @@ class QdrantCatalog:
         self._memory.forget(alias)
 
 
+def require_import(known: Known, incarnation: str) -> None:
+    """Check that a collection is hidden and the one that was meant.
+
+    Raises:
+        Unavailable: `IMPORT_LOST`.
+    """
+    if not known.hidden or known.incarnation != incarnation:
+        raise import_lost()
+
+
 def _collection(
     known: Known,
     *,
@@ -290,6 +327,7 @@ def _collection(
         status=STATUSES.get(status, CollectionStatus.UNKNOWN),
         parameters=known.parameters,
         aliases=aliases,
+        incarnation=known.incarnation,
     )
 
 

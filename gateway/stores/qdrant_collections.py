@@ -73,6 +73,8 @@ class Known:
     passage_prefix: str = ""
     parameters: CollectionParameters = DEFAULT_PARAMETERS
     hidden: bool = False
+    incarnation: str = ""
+    """Which one of its name it is; empty where an older gateway made it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,7 @@ def metadata_of(known: Known) -> Mapping[str, pb.Value]:
         "encoder_precision": known.encoder.precision,
         "passage_prefix": known.passage_prefix,
         "hidden": known.hidden,
+        "incarnation": known.incarnation,
         "hnsw_m": parameters.hnsw_m,
         "hnsw_ef_construct": parameters.hnsw_ef_construct,
         "on_disk": parameters.on_disk,
@@ -158,8 +161,13 @@ def metadata_of(known: Known) -> Mapping[str, pb.Value]:
     return {METADATA_KEY: to_pb_value(entry)}
 
 
-def read_known(name: str, config: pb.CollectionConfig) -> Known:
+def read_known(name: str, config: pb.CollectionConfig, *, asked: str | None = None) -> Known:
     """Read what a collection is.
+
+    Args:
+        name: Its own name.
+        config: As the server has it.
+        asked: The name that was asked for, where that may be an alias; errors tell no other.
 
     Raises:
         Misconfigured: `COLLECTION_MALFORMED`, it is not ours or from another version.
@@ -167,11 +175,11 @@ def read_known(name: str, config: pb.CollectionConfig) -> Known:
     entry = from_pb_payload(config.metadata).get(METADATA_KEY)
     params = config.params.vectors_config.params
     if not isinstance(entry, Mapping) or not _ours(entry) or params.distance != pb.Distance.Cosine or not params.size:
-        raise _malformed(name)
+        raise _malformed(asked or name)
     try:
         return _known(name, entry, params.size)
     except (KeyError, TypeError, ValueError) as error:
-        raise _malformed(name) from error
+        raise _malformed(asked or name) from error
 
 
 def _malformed(name: str) -> Misconfigured:
@@ -208,6 +216,7 @@ def _known(name: str, entry: Mapping[str, Any], dimension: int) -> Known:
         passage_prefix=entry.get("passage_prefix", ""),
         parameters=parameters,
         hidden=entry.get("hidden") is True,
+        incarnation=entry.get("incarnation", ""),
     )
 
 

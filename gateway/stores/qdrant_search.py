@@ -33,8 +33,12 @@ class Selection:
     with_vectors: bool
 
 
-def queried(known: Known, query: ListQuery, selection: Selection, index: QdrantIndex) -> pb.QueryPoints | None:
+def queried(
+    name: str, known: Known, query: ListQuery, selection: Selection, index: QdrantIndex
+) -> pb.QueryPoints | None:
     """Return the request of one query; how many, and in what time, is still to be said. None where none can be found.
+
+    Errors call the collection by `name`, the one that it was asked for by.
 
     Raises:
         Misconfigured: `VECTOR_SIZE_MISMATCH` or `LEXICAL_INDEX_REQUIRED`.
@@ -43,7 +47,7 @@ def queried(known: Known, query: ListQuery, selection: Selection, index: QdrantI
     if isinstance(query, DenseQuery):
         return _by_vector(known, unit_vector(query.vector, known.dimension), selection, index)
     if known.parameters.lexical is None:
-        raise lexical_index_required(known.name)
+        raise lexical_index_required(name)
     words = lexicon(known.parameters.lexical).query(query.text)
     return None if words is None else _by_words(known, words, selection)
 

@@ -15,7 +15,7 @@ from gateway.ids import sort_key
 from gateway.part_ids import from_tagged, to_tagged
 from gateway.ports import Candidate, Document, Model, Part, Payload, Vector
 from gateway.stores.point_ids import ID_KEY, to_document_id
-from serving.errors import AlreadyExists, InferenceFailed, InvalidRequest, Misconfigured, NotFound
+from serving.errors import AlreadyExists, InferenceFailed, InvalidRequest, Misconfigured, NotFound, Unavailable
 
 TEXT_KEY = "_twostage_text"
 """Payload key of the document's text."""
@@ -167,6 +167,11 @@ def rank(candidate: Candidate) -> tuple[float, tuple[int, int, str]]:
 def require_encoder(collection: str, made_with: Model, encoder: Model | None) -> None:
     """Check that queries' vectors come from the encoder that made the documents' vectors; None is that of no vectors.
 
+    Args:
+        collection: The name that was asked for; behind an alias the own name is not every caller's to know.
+        made_with: The encoder of the documents.
+        encoder: That of the queries.
+
     Raises:
         Misconfigured: `ENCODER_MISMATCH`.
     """
@@ -181,7 +186,7 @@ def require_encoder(collection: str, made_with: Model, encoder: Model | None) ->
 
 
 def lexical_index_required(collection: str) -> Misconfigured:
-    """Return the error of a search by words in a collection that has no index of them."""
+    """Return the error of a search by words in a collection, as it was asked for, that has no index of them."""
     return Misconfigured(
         "LEXICAL_INDEX_REQUIRED",
         f"collection {collection} was made without `lexical`; search it by vectors, "
@@ -198,6 +203,23 @@ def collection_not_found(name: str) -> NotFound:
 def collection_exists(name: str) -> AlreadyExists:
     """Return the error of a name that is taken."""
     return AlreadyExists("COLLECTION_EXISTS", "there is a collection or alias of that name", collection=name)
+
+
+def import_lost() -> Unavailable:
+    """Return the error of an import whose collection is gone, or is another one by now."""
+    return Unavailable(
+        "IMPORT_LOST", "what was being imported was dropped, or lost in a restart of the vector store; import it again"
+    )
+
+
+def require_incarnation(found: str, wanted: str | None) -> None:
+    """Check that a collection is the one that was meant, and not another that was made under its name.
+
+    Raises:
+        Unavailable: `COLLECTION_REPLACED`.
+    """
+    if wanted is not None and found != wanted:
+        raise Unavailable("COLLECTION_REPLACED", "the collection was dropped and made again meanwhile; begin again")
 
 
 def require_no_aliases(name: str, target: str, aliases: Sequence[str]) -> None:

@@ -29,11 +29,22 @@ from gateway.parameters import (
     Quantization,
 )
 from gateway.ports import Document, VectorStore
+from gateway.transfer import importing
 from serving.deadline import Deadline
-from serving.errors import AlreadyExists, DeadlineSpent, InferenceFailed, InvalidRequest, Misconfigured, NotFound
+from serving.errors import (
+    AlreadyExists,
+    DeadlineSpent,
+    InferenceFailed,
+    InvalidRequest,
+    Misconfigured,
+    NotFound,
+    Unavailable,
+)
 
 ALIAS = "current"
 OLD, NEW = "docs", "docs-2"
+MINE, OTHER = "a1", "b2"
+"""Incarnations."""
 FULL = CollectionParameters(
     hnsw_m=24,
     hnsw_ef_construct=200,
@@ -78,6 +89,7 @@ CALLS: list[Callable[[VectorStore, str], Awaitable[Any]]] = [
     lambda store, name: store.delete(name, [1], deadline=soon()),
     lambda store, name: store.scan(name, after=None, limit=1, deadline=soon()),
     lambda store, name: store.assign_alias("a", name, deadline=soon()),
+    lambda store, name: store.upsert(name, [Document(id=1, text="a")], [NORTH], deadline=soon()),
     lambda *wanted: find(*wanted),  # noqa: PLW0108 - it is defined below
 ]
 
@@ -258,9 +270,9 @@ class CollectionSuite:
     # --- hidden collections and scans ------------------------------------------------------------------------------
 
     async def test_a_hidden_collection_is_found_by_nobody(self, store):
-        """It is written, and neither listed nor described, searched, read or aliased; its name is taken."""
-        await make(store, NAME, hidden=True)
-        await put(store, Document(id=1, text="a"))
+        """It is written by its import, and neither listed nor described, searched or aliased; its name is taken."""
+        await make(store, NAME, hidden=True, incarnation=MINE)
+        await put(store, Document(id=1, text="a"), incarnation=MINE)
         assert await store.list(deadline=soon()) == []
         for call in CALLS:
             with pytest.raises(NotFound):
@@ -273,20 +285,79 @@ class CollectionSuite:
 
     async def test_a_collection_is_revealed_with_all_its_documents_or_not(self, store):
         """Another number of documents than was written keeps it hidden; the right one shows it whole."""
-        await make(store, NAME, hidden=True, parameters=FULL, passage_prefix="p")
-        await put(store, *[Document(id=one, text="t") for one in range(3)])
+        await make(store, NAME, hidden=True, incarnation=MINE, parameters=FULL, passage_prefix="p")
+        await put(store, *[Document(id=one, text="t") for one in range(3)], incarnation=MINE)
         for wrong in (2, 4):
             with pytest.raises(InferenceFailed) as raised:
-                await store.reveal(NAME, document_count=wrong, deadline=soon())
+                await store.reveal(NAME, incarnation=MINE, document_count=wrong, deadline=soon())
             assert raised.value.reason == "COUNT_MISMATCH"
         with pytest.raises(NotFound):
             await find(store, NAME)
-        for _ in range(2):
-            revealed = await store.reveal(NAME, document_count=3, deadline=soon())
+        revealed = await store.reveal(NAME, incarnation=MINE, document_count=3, deadline=soon())
         assert (revealed.document_count, revealed.parameters, revealed.passage_prefix) == (3, FULL, "p")
+        assert revealed.incarnation == MINE
         assert await find(store, NAME) == ["t"] * 3
-        with pytest.raises(NotFound):
-            await store.reveal("nothing", document_count=0, deadline=soon())
+
+    async def test_an_import_touches_no_collection_but_its_own(self, store):
+        """Where its collection is gone, visible, or another one by that name, it is told so and nothing changes."""
+        await _lost(store)
+        await fill(store, NAME, "precious")
+        await _lost(store)
+        await make(store, NEW)
+        await store.assign_alias(ALIAS, NEW, deadline=soon())
+        await _lost(store, ALIAS)
+        assert await find(store, NAME) == ["precious"] * 10
+        await store.drop(NAME, deadline=soon())
+        await make(store, NAME, hidden=True, incarnation=OTHER)
+        await _lost(store)
+        await store.reveal(NAME, incarnation=OTHER, document_count=0, deadline=soon())
+        await _lost(store, incarnation=OTHER)
+        assert await counted(store, NAME) == await counted(store, NEW) == 0
+
+    async def test_an_import_writes_what_was_visible_before(self, store):
+        """A collection that was just dropped by others does not stand in the way of an import under its name."""
+        await fill(store, NAME, "old")
+        assert await find(store, NAME) == ["old"] * 10
+        await store.drop(NAME, deadline=soon())
+        await make(store, NAME, hidden=True, incarnation=MINE)
+        await put(store, Document(id=1, text="new"), incarnation=MINE)
+        await store.reveal(NAME, incarnation=MINE, document_count=1, deadline=soon())
+        assert await find(store, NAME) == ["new"]
+
+    async def test_an_import_that_is_cut_off_at_any_moment_leaves_its_name_free(self, store):
+        """Cancelled before, while and after its collection is made, it leaves nothing."""
+
+        async def start(name: str) -> None:
+            wanted = {"dimension": DIMENSION, "encoder": ENCODER, "passage_prefix": "", "parameters": FULL}
+            async with importing(store, name, **wanted, deadline=soon()):
+                await asyncio.Event().wait()
+
+        for turns in (1, 2, 3, 5, 8, 13, 21, 34, 55):
+            name = f"cut-{turns}"
+            task = asyncio.create_task(start(name))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await make(store, name)
+            await store.drop(name, deadline=soon())
+
+    async def test_a_collection_made_again_is_another_one(self, store):
+        """A scan goes on in the collection that it began in, and is told where another one has its name."""
+        await fill(store, NAME, "old")
+        before = await store.describe(NAME, deadline=soon())
+        assert before.incarnation
+        one = {"limit": 3, "incarnation": before.incarnation}
+        page = await store.scan(NAME, after=None, **one, deadline=soon())
+        page = await store.scan(NAME, after=page.next, **one, deadline=soon())
+        assert [document.text for document in page.documents] == ["old"] * 3
+        await store.drop(NAME, deadline=soon())
+        await fill(store, NAME, "new")
+        assert (await store.describe(NAME, deadline=soon())).incarnation != before.incarnation
+        with pytest.raises(Unavailable) as raised:
+            await store.scan(NAME, after=page.next, **one, deadline=soon())
+        assert raised.value.reason == "COLLECTION_REPLACED"
 
     @pytest.mark.parametrize("limit", [1, 3, 100])
     async def test_a_scan_gives_every_document_once(self, store, limit):
@@ -320,11 +391,11 @@ class CollectionSuite:
     async def test_a_spent_deadline_changes_nothing(self, store):
         """None of the methods starts work when no time is left."""
         await make(store, NAME)
-        await make(store, NEW, hidden=True)
+        await make(store, NEW, hidden=True, incarnation=MINE)
         await store.assign_alias(ALIAS, NAME, deadline=soon())
         over = Deadline.after(-1)
         for call in (
-            store.reveal(NEW, document_count=0, deadline=over),
+            store.reveal(NEW, incarnation=MINE, document_count=0, deadline=over),
             store.assign_alias("b", NAME, deadline=over),
             store.delete_alias(ALIAS, deadline=over),
             store.scan(NAME, after=None, limit=1, deadline=over),
@@ -332,6 +403,20 @@ class CollectionSuite:
             with pytest.raises(DeadlineSpent):
                 await call
         assert [(one.name, list(one.aliases)) for one in await store.list(deadline=soon())] == [(NAME, [ALIAS])]
+
+
+async def _lost(store: VectorStore, name: str = NAME, incarnation: str = MINE) -> None:
+    """Assert that an import finds its collection gone, whatever it does."""
+    mine = {"incarnation": incarnation, "deadline": soon()}
+    for call in (
+        store.upsert(name, [Document(id=1, text="mine")], [NORTH], **mine),
+        store.upsert(name, [], [], **mine),
+        store.reveal(name, document_count=0, **mine),
+        store.drop(name, **mine),
+    ):
+        with pytest.raises(Unavailable) as raised:
+            await call
+        assert raised.value.reason == "IMPORT_LOST"
 
 
 async def _check(store: VectorStore, condition: Condition, expected: set[Any], everything: set[Any]) -> None:

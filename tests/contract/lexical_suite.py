@@ -237,12 +237,12 @@ class LexicalSuite:
     async def test_words_are_indexed_again_from_what_a_scan_gives(self, store):
         """A collection that is filled with another's documents answers as that one, and describes its parameters."""
         await fresh(store)
-        await fresh(store, name="docs-2", hidden=True)
+        await fresh(store, name="docs-2", hidden=True, incarnation="i")
         await put(store, *[Document(id=one, text=text, payload={"n": 1}) for one, text in TEXTS.items()])
         page = await store.scan(NAME, after=None, limit=100, deadline=soon())
         assert all(one.shape == (DIMENSION,) for one in page.vectors)
-        await store.upsert("docs-2", page.documents, page.vectors, deadline=soon())
-        revealed = await store.reveal("docs-2", document_count=len(TEXTS), deadline=soon())
+        await store.upsert("docs-2", page.documents, page.vectors, incarnation="i", deadline=soon())
+        revealed = await store.reveal("docs-2", incarnation="i", document_count=len(TEXTS), deadline=soon())
         assert revealed.parameters == CollectionParameters(lexical=PLAIN)
         for query in QUERIES:
             assert await search(store, query, name="docs-2") == await search(store, query)
@@ -373,7 +373,18 @@ class LexicalSuite:
             with pytest.raises(Misconfigured) as raised:
                 await search_all(store, *queries)
             assert raised.value.reason == "LEXICAL_INDEX_REQUIRED"
+            assert f"collection {NAME} " in raised.value.message
         assert len(await search(store, NORTH)) == len(TEXTS)
+
+    async def test_refusals_know_a_collection_by_the_name_asked_for(self, store):
+        """Behind an alias neither message nor metadata of a refused search tells the collection's own name."""
+        await fresh(store, None)
+        await store.assign_alias("view", NAME, deadline=soon())
+        for query, encoder in ((LexicalQuery(text="cat"), ENCODER), (DenseQuery(vector=NORTH), OTHER_ENCODER)):
+            with pytest.raises(Misconfigured) as raised:
+                await search_all(store, query, name="view", encoder=encoder)
+            assert "collection view " in raised.value.message
+            assert NAME not in f"{raised.value.message} {raised.value.metadata}"
 
     @pytest.mark.parametrize(
         ("bad", "error", "reason"),

@@ -134,3 +134,21 @@ async def test_closing_after_the_process_died_is_no_error(tmp_path):
     await store.aclose()
     async with await EdgeStore.open(tmp_path, patience_s=0) as again:
         assert await again.list(deadline=soon()) == []
+
+
+async def test_closing_ends_a_process_that_stands_still(tmp_path):
+    """One that answers nobody any more is killed, those who wait for it learn that, and the directory is free."""
+    store = await EdgeStore.open(tmp_path, patience_s=0, closing_s=0.1)
+    process = store._root._process
+    stop(store)
+    with pytest.raises(DeadlineSpent):
+        await store.list(deadline=Deadline.after(0.01))
+    waiting = [asyncio.create_task(store.list(deadline=soon())) for _ in range(COUNT)]
+    await asyncio.wait(waiting, timeout=0)
+    async with asyncio.timeout(20):
+        await store.aclose()
+    assert process.returncode == -signal.SIGKILL
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(one) for one in outcomes] == [Unavailable] * COUNT
+    async with await EdgeStore.open(tmp_path, patience_s=0) as again:
+        assert await again.list(deadline=soon()) == []

@@ -25,8 +25,9 @@ from gateway.filters import AnyOf, DateRange, Filter, Range
 from gateway.parameters import CollectionParameters, IndexKind, PayloadIndex
 from gateway.ports import DenseQuery, Document, LexicalQuery, Model
 from gateway.stores.edge import EdgeStore
-from gateway.stores.edge_collection import MAX_INDEXES, engine_errors
+from gateway.stores.edge_collection import EdgeCollection, engine_errors
 from gateway.stores.edge_failure import EngineError
+from gateway.stores.edge_indexes import MAX_INDEXES, MAX_USELESS
 from gateway.stores.edge_meta import ENGINE
 from gateway.stores.point_ids import ID_KEY, to_point_id
 from gateway.stores.records import MAX_PAYLOAD_DEPTH, TEXT_KEY, cosine, to_candidate
@@ -226,6 +227,35 @@ async def test_dropping_leaves_nothing_behind(filled, tmp_path):
     """After a drop the directory is as if the collection had never been."""
     await filled.drop(NAME, deadline=soon())
     assert [one.name for one in (tmp_path / "store").iterdir()] == [".lock"]
+
+
+async def test_what_cannot_be_dropped_goes_on(filled, tmp_path):
+    """Where its directory cannot be put aside a collection is found as before, and can be dropped later."""
+    in_the_way = tmp_path / "store" / f".dropping-{NAME}"
+    in_the_way.write_text("no directory")
+    with pytest.raises(InferenceFailed):
+        await filled.drop(NAME, deadline=soon())
+    assert [one.id for one in await search(filled, NORTH)] == [1, "two"]
+    await put(filled, Document(id=3, text="three"))
+    in_the_way.unlink()
+    await filled.drop(NAME, deadline=soon())
+    assert [one.name for one in (tmp_path / "store").iterdir()] == [".lock"]
+
+
+async def test_a_name_is_free_where_its_collection_could_not_be_opened(store, monkeypatch):
+    """A collection that cannot be opened right after it was made leaves its name free, and nothing to be found."""
+
+    def refuse(path: Path) -> Any:
+        raise Misconfigured("COLLECTION_UNREADABLE", str(path))
+
+    for _ in range(2):  # the second time shows that what the first one left is not in the way
+        with monkeypatch.context() as patch:
+            patch.setattr(EdgeCollection, "load", refuse)
+            with pytest.raises(Misconfigured):
+                await store.create(NAME, dimension=DIMENSION, encoder=ENCODER, deadline=soon())
+    assert await store.list(deadline=soon()) == []
+    await store.create(NAME, dimension=DIMENSION, encoder=ENCODER, deadline=soon())
+    await store.drop(NAME, deadline=soon())
 
 
 async def test_a_foreign_meta_file_is_refused(tmp_path):
@@ -438,7 +468,9 @@ async def test_search_is_exact(store):
 async def test_filters_give_the_same_answer_indexed(tmp_path):
     """In a collection large enough for payload indexes, filters find what they should, after a restart too."""
     payloads = [
-        {"n": one % 50 / 2 if one % 3 else one % 50, "t": f"t{one % 7}", "l": [one % 5, "x"]} for one in range(1500)
+        {"n": one % 50 / 2 if one % 3 else one % 50, "t": f"t{one % 7}", "l": [one % 5, "x"]}
+        | {f"key {key}": "x" for key in range(40)}
+        for one in range(1500)
     ]
     wanted = [
         Filter(must=[AnyOf(key="n", values=[3, 4, 5]), AnyOf(key="t", values=["t1", "t2"])]),
@@ -458,7 +490,7 @@ async def test_filters_give_the_same_answer_indexed(tmp_path):
         assert len(shard(store).info().payload_schema) == MAX_INDEXES
     async with await EdgeStore.open(tmp_path, in_process=True, patience_s=0) as store:
         found = [await search(store, NORTH, filter=each, limit=1500) for each in wanted]
-        assert {"n", "t", "l"} <= store._root.collection(NAME)._indexed
+        assert {"n", "t", "l"} <= set(shard(store).info().payload_schema)
     assert [[one.id for one in pool] for pool in found] == expected
 
 
@@ -519,7 +551,7 @@ async def test_aliases_and_parameters_survive_reopening(tmp_path):
         before = await store.describe("current", deadline=soon())
     async with await EdgeStore.open(tmp_path, in_process=True, patience_s=0) as store:
         after = await store.describe("current", deadline=soon())
-        assert store._root.collection(NAME)._indexed == {"text", "keyword"}
+        assert set(shard(store).info().payload_schema) == {"text", "keyword"}
     assert (after.name, after.parameters, after.passage_prefix, after.aliases) == (
         NAME,
         wanted,
@@ -532,12 +564,30 @@ async def test_aliases_and_parameters_survive_reopening(tmp_path):
 async def test_an_import_that_was_cut_off_is_swept(tmp_path):
     """What is still hidden when the directory is opened disappears, and its name is free."""
     async with await EdgeStore.open(tmp_path, in_process=True, patience_s=0) as store:
-        await store.create(NAME, dimension=DIMENSION, encoder=ENCODER, hidden=True, deadline=soon())
-        await put(store, Document(id=1, text="a"))
+        await store.create(NAME, dimension=DIMENSION, encoder=ENCODER, hidden=True, incarnation="i", deadline=soon())
+        await put(store, Document(id=1, text="a"), incarnation="i")
     async with await EdgeStore.open(tmp_path, in_process=True, patience_s=0) as store:
         assert not (tmp_path / NAME).exists()
         await store.create(NAME, dimension=DIMENSION, encoder=ENCODER, deadline=soon())
         assert (await store.describe(NAME, deadline=soon())).document_count == 0
+
+
+async def test_a_collection_without_an_incarnation_is_one_too(tmp_path):
+    """What an older gateway made is scanned as it is described, until another one has its name."""
+    async with await EdgeStore.open(tmp_path, in_process=True, patience_s=0) as store:
+        await store.create(NAME, dimension=DIMENSION, encoder=ENCODER, deadline=soon())
+        await put(store, Document(id=1, text="a"))
+    meta = tmp_path / NAME / "collection.json"
+    meta.write_text(json.dumps({key: one for key, one in json.loads(meta.read_text()).items() if key != "incarnation"}))
+    async with await EdgeStore.open(tmp_path, in_process=True, patience_s=0) as store:
+        described = await store.describe(NAME, deadline=soon())
+        page = {"after": None, "limit": 9, "incarnation": described.incarnation, "deadline": soon()}
+        assert [one.id for one in (await store.scan(NAME, **page)).documents] == [1]
+        await store.drop(NAME, deadline=soon())
+        await store.create(NAME, dimension=DIMENSION, encoder=ENCODER, deadline=soon())
+        with pytest.raises(Unavailable) as raised:
+            await store.scan(NAME, **page)
+        assert raised.value.reason == "COLLECTION_REPLACED"
 
 
 async def test_foreign_aliases_are_refused_and_stale_ones_forgotten(tmp_path):
@@ -566,11 +616,64 @@ async def test_dates_are_right_where_numbers_have_been_looked_for(store):
     await put(store, *[Document(id=one, text="t", payload=payload) for one, payload in enumerate(payloads)])
     numbers = Filter(must=[Range(key="at", gte=1000)])
     dates = Filter(must=[DateRange(key="at", gte=datetime(2024, 5, 1, 0, 0, 30, tzinfo=UTC))])
-    for wanted in (numbers, dates, numbers, dates, Filter(must=[Filter(should=[numbers, dates])])):
+    for wanted in (numbers, dates, numbers, dates, Filter(must=[Filter(should=[numbers, dates])]), numbers):
         expected = [one for one, payload in enumerate(payloads) if matches(wanted, one, payload)]
         assert expected
         assert [one.id for one in await search(store, NORTH, filter=wanted, limit=1200)] == expected
     assert "at" not in shard(store).info().payload_schema
+
+
+@pytest.fixture
+async def many(store):
+    """The store with a collection large enough for payload indexes: texts that are dates, and numbers."""
+    await store.create(NAME, dimension=DIMENSION, encoder=ENCODER, deadline=soon())
+    payloads = [{"day": f"2024-05-{1 + one % 30:02d}", "n": one} for one in range(1200)]
+    await put(store, *[Document(id=one, text="t", payload=payload) for one, payload in enumerate(payloads)])
+    return store
+
+
+async def test_keys_that_no_document_has_bring_nothing_and_leave_nothing(many):
+    """However many keys callers make up, the key that documents have is indexed, and what is kept stays bounded."""
+    since = datetime(2024, 5, 1, tzinfo=UTC)
+    for one in range(20):
+        keys = [f"made up {one} {key}" for key in range(60)]
+        await search(many, NORTH, filter=Filter(should=[DateRange(key=key, gte=since) for key in keys]))
+        await search(many, NORTH, filter=Filter(should=[AnyOf(key=key, values=["x"]) for key in keys]))
+    assert shard(many).info().payload_schema == {}
+    indexes = many._root.collection(NAME)._indexes
+    assert max(len(kept) for kept in (indexes._kinds, indexes._dated, indexes._useless)) <= MAX_USELESS
+    keys = [AnyOf(key=key, values=["2024-05-01"]) for key in ("made up", "day")]
+    assert len(await search(many, NORTH, filter=Filter(should=keys), limit=50)) == 40
+    assert set(shard(many).info().payload_schema) == {"day"}
+
+
+async def test_a_key_is_indexed_once_a_document_has_it(many):
+    """A filter that found nothing to index before a write finds it afterwards."""
+    wanted = Filter(must=[AnyOf(key="new", values=["x"])])
+    assert await search(many, NORTH, filter=wanted) == []
+    await put(many, Document(id=5000, text="t", payload={"new": "x"}))
+    assert [one.id for one in await search(many, NORTH, filter=wanted)] == [5000]
+    assert set(shard(many).info().payload_schema) == {"new"}
+
+
+async def test_dates_leave_an_index_of_texts_alone(many):
+    """A filter of dates is right at a key whose texts are indexed, and the index stays."""
+    texts = Filter(must=[AnyOf(key="day", values=["2024-05-02"])])
+    dates = Filter(must=[DateRange(key="day", gte=datetime(2024, 5, 30, tzinfo=UTC))])
+    for _ in range(2):
+        assert [one.id for one in await search(many, NORTH, filter=texts, limit=50)] == list(range(1, 1200, 30))
+        assert [one.id for one in await search(many, NORTH, filter=dates, limit=50)] == list(range(29, 1200, 30))
+        assert set(shard(many).info().payload_schema) == {"day"}
+
+
+async def test_a_filter_of_another_type_does_not_take_the_place_of_an_index(many):
+    """Numbers looked for among texts and texts among numbers bring no index, which would bar the right one."""
+    wrong = [AnyOf(key="day", values=[1]), AnyOf(key="n", values=["1"])]
+    assert await search(many, NORTH, filter=Filter(should=wrong)) == []
+    assert shard(many).info().payload_schema == {}
+    await search(many, NORTH, filter=Filter(must=[AnyOf(key="day", values=["x"]), Range(key="n", gte=1)]))
+    kinds = {path: index.data_type for path, index in shard(many).info().payload_schema.items()}
+    assert kinds == {"day": edge.PayloadSchemaType.Keyword, "n": edge.PayloadSchemaType.Float}
 
 
 async def test_what_was_deleted_or_replaced_no_longer_counts_as_a_word(tmp_path):

@@ -242,6 +242,20 @@ async def test_collections_of_other_programs_are_left_alone(filled, server):
     assert server.shelves["theirs"].count() == 0
 
 
+async def test_another_programs_collection_is_refused_under_the_name_asked_for(filled):
+    """Behind an alias that another program made, the refusal does not tell the collection's own name."""
+    stub = filled._catalog._collections
+    params = pb.VectorsConfig(params=pb.VectorParams(size=DIMENSION, distance=pb.Distance.Cosine))
+    await stub.Create(pb.CreateCollection(collection_name="theirs", vectors_config=params), timeout=60)
+    alias = pb.AliasOperations(create_alias=pb.CreateAlias(alias_name="view", collection_name="theirs"))
+    await stub.UpdateAliases(pb.ChangeAliases(actions=[alias]), timeout=60)
+    for call in (filled.describe("view", deadline=soon()), search(filled, NORTH, name="view")):
+        with pytest.raises(Misconfigured) as raised:
+            await call
+        assert (raised.value.reason, raised.value.metadata) == ("COLLECTION_MALFORMED", {"collection": "view"})
+        assert "theirs" not in raised.value.message
+
+
 @pytest.mark.parametrize("value", [2**63, -(2**63) - 1, float("nan"), nested(LIMITS.depth)])
 async def test_payloads_that_cannot_travel_are_refused(filled, value):
     """What the server's interface would change or cannot read is named, and its batch is not stored."""
@@ -456,6 +470,31 @@ async def test_a_switch_is_one_request(filled, server):
     await filled.assign_alias("current", "new", deadline=soon())
     (request,) = [request for method, request in server.calls if method == "Collections.UpdateAliases"]
     assert [one.WhichOneof("action") for one in request.actions] == ["delete_alias", "create_alias"]
+
+
+async def test_a_collection_without_an_incarnation_is_one_too(filled, server):
+    """What an older gateway made is scanned as it is described, until another gateway gives its name to another one."""
+    del server.shelves[NAME].config.metadata[METADATA_KEY].struct_value.fields["incarnation"]
+    described = await filled.describe(NAME, deadline=soon())
+    page = {"after": None, "limit": 9, "incarnation": described.incarnation, "deadline": soon()}
+    assert len((await filled.scan(NAME, **page)).documents) == 2
+    async with await QdrantStore.open(target(server)) as other:
+        await other.drop(NAME, deadline=soon())
+        await other.create(NAME, dimension=DIMENSION, encoder=ENCODER, deadline=soon())
+    with pytest.raises(Unavailable) as raised:
+        await filled.scan(NAME, **page)
+    assert raised.value.reason == "COLLECTION_REPLACED"
+
+
+async def test_an_import_is_not_taken_for_what_is_remembered(filled, server):
+    """What another gateway dropped is still remembered here, and an import under its name works all the same."""
+    async with await QdrantStore.open(target(server)) as other:
+        await other.drop(NAME, deadline=soon())
+    wanted = {"dimension": DIMENSION, "encoder": ENCODER, "hidden": True, "incarnation": "i"}
+    await filled.create(NAME, **wanted, deadline=soon())
+    await put(filled, Document(id=1, text="one"), incarnation="i")
+    revealed = await filled.reveal(NAME, incarnation="i", document_count=1, deadline=soon())
+    assert revealed.document_count == 1
 
 
 async def test_vectors_of_an_older_server_are_read(filled, server):

@@ -145,9 +145,10 @@ async def search_all(
     return [list(one.candidates) for one in (await store.search(name, queries, **wanted)).lists]
 
 
-async def put(store: VectorStore, *documents: Document, vectors: Any = None) -> None:
+async def put(store: VectorStore, *documents: Document, vectors: Any = None, incarnation: str | None = None) -> None:
     """Store documents, by default all in one direction."""
-    await store.upsert(NAME, documents, vectors or [NORTH] * len(documents), deadline=soon())
+    given = vectors or [NORTH] * len(documents)
+    await store.upsert(NAME, documents, given, incarnation=incarnation, deadline=soon())
 
 
 class VectorStoreSuite:

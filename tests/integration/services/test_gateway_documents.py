@@ -294,6 +294,59 @@ async def test_a_fast_sender_is_slowed_down() -> None:
         assert most == 3
 
 
+async def test_messages_of_one_id_are_stored_in_their_order() -> None:
+    """However long the first takes, the last is what stays; others do not wait for it."""
+    opened = asyncio.Event()
+
+    async with open_rig() as rig:
+        await rig.fill()
+        seen: list[str] = []
+
+        async def watched(request: Any, _context: Any, answer: Any) -> Any:
+            seen.extend(request.texts)
+            if "slow" in request.texts:
+                await opened.wait()
+            if "other" in request.texts:
+                for _ in range(20):
+                    await health(rig.channel)  # the last would have been stored by now
+                opened.set()
+            return answer
+
+        rig.encoder.always = watched
+        sent = [message(1, document(1, "slow")), message(2, document(1, "last")), message(3, document(2, "other"))]
+        answers = [one async for one in rig.documents.UpsertDocuments(iter(sent))]
+        assert [one.sequence for one in answers if one.HasField("stored")] == [1, 2, 3]
+        assert sorted(seen[:2]) == ["other", "slow"]
+        wanted = [pb.DocumentId(number=1)]
+        answer = await rig.documents.GetDocuments(pb.GetDocumentsRequest(collection=COLLECTION, ids=wanted))
+        assert [one.text for one in answer.documents] == ["last"]
+
+
+@pytest.mark.parametrize("kind", ["list", "object"])
+async def test_the_deepest_payload_can_be_exported_and_imported(kind: str, store: Any) -> None:
+    """A payload at the limit of depth makes the whole way; one level more is refused, so it cannot spoil an export."""
+
+    def nested(levels: int) -> Any:
+        inner: Any = 1
+        for _ in range(levels):
+            inner = [inner] if kind == "list" else {"k": inner}
+        return inner
+
+    async with open_rig(store) as rig:
+        await rig.fill()
+        assert (await rig.upsert([document(1, "alpha", k=nested(30))])).failure.reason == "PAYLOAD_MALFORMED"
+        assert (await rig.upsert([document(1, "alpha", k=nested(29))])).stored.stored_count == 1
+        header, *batches, footer = [
+            one async for one in rig.collections.ExportCollection(pb.ExportCollectionRequest(collection=COLLECTION))
+        ]
+        parts = [
+            pb.ImportCollectionRequest(start=pb.ImportStart(collection="copy", header=header.header)),
+            *(pb.ImportCollectionRequest(documents=one.documents) for one in batches),
+            pb.ImportCollectionRequest(footer=footer.footer),
+        ]
+        assert (await rig.collections.ImportCollection(iter(parts))).collection.document_count == 1
+
+
 async def test_a_sender_that_leaves_stops_the_work() -> None:
     """Cancelling a stream cancels what is at work, and the next stream is fine (2)."""
     async with open_rig() as rig:

@@ -4,15 +4,17 @@ from typing import Any
 
 import grpc
 import pytest
-from fakes import altered, status
+from fakes import altered, status, word_vector
 from rigs import COLLECTION, Rig, document, failure, open_rig
 from store_fake import MemoryStore
 
-from gateway import indexing
+from gateway import indexing, parts
+from gateway.ports import Document, Part
 from gateway.stores.edge import EdgeStore
 from retrieval.encoder.v1 import encoder_pb2
 from retrieval.gateway.v1 import gateway_pb2 as pb
 from serving.deadline import Deadline
+from serving.errors import InvalidRequest, Unavailable
 
 SPLIT = pb.OVERLONG_SPLIT
 UUID = "00000000-0000-0000-0000-00000000000a"
@@ -42,6 +44,10 @@ async def get(rig: Rig, *ids: int | str) -> dict[int | str, pb.Document]:
     wanted = [pb.DocumentId(number=one) if isinstance(one, int) else pb.DocumentId(text=one) for one in ids]
     answer = await rig.documents.GetDocuments(pb.GetDocumentsRequest(collection=COLLECTION, ids=wanted))
     return {one.id.number or one.id.text: one for one in answer.documents}
+
+
+def deletion(*ids: int | str) -> pb.DeleteDocumentsRequest:
+    return pb.DeleteDocumentsRequest(collection=COLLECTION, ids=[document(one, "").id for one in ids])
 
 
 async def count(rig: Rig) -> int:
@@ -191,8 +197,7 @@ async def test_deleting_a_document_deletes_its_parts(store: Any) -> None:
     async with open_rig(store) as rig:
         await rig.fill()
         await put(rig, document(1, words("alpha", 160)), document(2, "other"))
-        gone = pb.DeleteDocumentsRequest(collection=COLLECTION, ids=[pb.DocumentId(number=1)])
-        await rig.documents.DeleteDocuments(gone)
+        await rig.documents.DeleteDocuments(deletion(1))
         assert (await count(rig), list(await get(rig, 2))) == (1, [2])
 
 
@@ -225,6 +230,141 @@ async def test_a_failed_encoding_changes_nothing(store: Any) -> None:
         assert answer.failure.code == 13
         assert len(rig.encoder.requests) > asked
         assert await count(rig) == 4
+
+
+class BrokenStore(MemoryStore):
+    """Does what it is asked so many times more, and then fails."""
+
+    writes = deletes = 1_000
+
+    async def upsert(self, *arguments: Any, **rest: Any) -> None:
+        self.writes -= 1
+        if self.writes < 0:
+            raise InvalidRequest("BATCH_TOO_LARGE", "too large for it", field="documents")
+        await super().upsert(*arguments, **rest)
+
+    async def delete(self, *arguments: Any, **rest: Any) -> None:
+        self.deletes -= 1
+        if self.deletes < 0:
+            raise Unavailable("STORE_DOWN", "down")
+        await super().delete(*arguments, **rest)
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 160), (160, 60), (160, 3)])
+async def test_a_message_that_the_store_refuses_loses_nothing(before: int, after: int) -> None:
+    """What was stored under the id is there as it was, whole or in parts."""
+    store = BrokenStore()
+    async with open_rig(store) as rig:
+        await rig.fill()
+        await put(rig, document(1, words("alpha", before)))
+        ids = [1, *(f"1#{number}" for number in range(1, 5))]
+        kept = await get(rig, *ids)
+        store.writes = 0
+        answer = await rig.upsert([document(1, words("beta", after))], overlong=SPLIT)
+        assert answer.failure.reason == "BATCH_TOO_LARGE"
+        assert await get(rig, *ids) == kept
+
+
+@pytest.mark.parametrize("deleted", range(5))
+@pytest.mark.parametrize(("after", "left"), [(60, 2), (3, 1)])
+@pytest.mark.parametrize("then", ["again", "delete"])
+async def test_an_interrupted_replacement_is_made_good(
+    deleted: int, after: int, left: int, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the old parts stopped being deleted, the same message again, or DeleteDocuments, removes the rest."""
+    monkeypatch.setattr(indexing, "IDS_PER_CALL", 1)
+    store = BrokenStore()
+    async with open_rig(store) as rig:
+        await rig.fill()
+        await put(rig, document(1, words("alpha", 260)), document(2, "other"))
+        store.deletes = deleted
+        changed = document(1, words("beta", after))
+        await rig.upsert([changed], overlong=SPLIT)
+        store.deletes = 1_000
+        if then == "again":
+            await put(rig, changed)
+        else:
+            await rig.documents.DeleteDocuments(deletion(1))
+        assert await count(rig) == 1 + (left if then == "again" else 0)
+
+
+@pytest.mark.parametrize("deleted", range(5))
+async def test_an_interrupted_deletion_is_made_good(deleted: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it stopped, the same call again removes the rest."""
+    monkeypatch.setattr(indexing, "IDS_PER_CALL", 1)
+    store = BrokenStore()
+    async with open_rig(store) as rig:
+        await rig.fill()
+        await put(rig, document(1, words("alpha", 260)))
+        store.deletes = deleted
+        assert (await failure(rig.documents.DeleteDocuments(deletion(1)))).reason == "STORE_DOWN"
+        store.deletes = 1_000
+        await rig.documents.DeleteDocuments(deletion(1))
+        assert await count(rig) == 0
+
+
+async def test_an_old_parts_id_is_free_for_a_document_of_the_same_message(store: Any) -> None:
+    """What a message writes is not deleted as something old."""
+    async with open_rig(store) as rig:
+        await rig.fill()
+        await put(rig, document(1, words("alpha", 160)))
+        await put(rig, document(1, "short"), document("1#2", "mine"))
+        assert (await count(rig), list(await get(rig, 1, "1#2"))) == (2, [1, "1#2"])
+
+
+async def test_parts_of_messages_at_once_do_not_mix() -> None:
+    """Two messages of one stream about one document leave the parts of the later one, and those can be deleted."""
+    async with open_rig() as rig:
+        await rig.fill()
+        sent = [
+            pb.UpsertDocumentsRequest(collection=COLLECTION, documents=[document(1, text)], overlong=SPLIT)
+            for text in (words("alpha", 1_000), words("beta", 60))
+        ]
+        answers = [one async for one in rig.documents.UpsertDocuments(iter(sent))]
+        assert [one.stored.part_count for one in answers] == [20, 2]
+        assert await count(rig) == 2
+        await rig.documents.DeleteDocuments(deletion(1))
+        assert await count(rig) == 0
+
+
+async def test_payloads_are_multiplied_by_parts_up_to_a_limit(store: Any) -> None:
+    """A small message that becomes more than 32 MiB is refused before it is encoded; what it would replace stays."""
+    async with open_rig(store) as rig:
+        await rig.fill()
+        await put(rig, document(1, "short"))
+        asked = len(rig.encoder.requests)
+        large = document(1, words("a", 9_000), big="p" * 60_000)
+        answer = await rig.upsert([large], overlong=SPLIT, part_tokens=16)
+        assert (answer.failure.code, answer.failure.reason) == (3, "BATCH_TOO_LARGE")
+        assert [type(one) for one in rig.encoder.requests[asked:]] == [encoder_pb2.SplitRequest]
+        assert (await count(rig), list(await get(rig, 1))) == (1, [1])
+
+
+async def test_the_limit_of_bytes_counts_texts_and_payloads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two parts of 299 and 59 bytes with 14 bytes of payload each are 386; what stays whole does not count."""
+    async with open_rig() as rig:
+        await rig.fill()
+        sent = [document(1, words("alpha", 60), lang="de"), document(2, "short", lang="de")]
+        monkeypatch.setattr(parts, "MAX_PARTS_BYTES", 385)
+        assert (await rig.upsert(sent, overlong=SPLIT)).failure.message.startswith("documents: 386 bytes")
+        monkeypatch.setattr(parts, "MAX_PARTS_BYTES", 386)
+        assert (await put(rig, *sent)).part_count == 2
+
+
+async def test_parts_that_an_import_forged_delete_nothing_of_others() -> None:
+    """A part that claims another parent, or more parts than the parent's id has room for, is no reason to fail."""
+    store = MemoryStore()
+    long = "x" * 510
+    async with open_rig(store) as rig:
+        await rig.fill()
+        await put(rig, document("y", words("alpha", 60)))
+        forged = [
+            Document(id="x#1", text="t", part=Part(parent="y", number=1, count=2)),
+            Document(id=f"{long}#1", text="t", part=Part(parent=long, number=1, count=16)),
+        ]
+        await store.upsert(COLLECTION, forged, [word_vector("t")] * 2, deadline=Deadline.after(20))
+        await rig.documents.DeleteDocuments(deletion("x", long))
+        assert list(await get(rig, "y#1", "y#2", "x#1", f"{long}#1")) == ["y#1", "y#2", "x#1"]
 
 
 async def test_more_parts_than_the_encoder_takes_at_once_are_stored() -> None:

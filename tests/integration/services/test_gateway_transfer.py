@@ -31,6 +31,12 @@ PARAMETERS = pb.CollectionParameters(
     ],
 )
 
+LOST = {
+    2: [(CODE.UNAVAILABLE, "IMPORT_LOST")],
+    3: [(CODE.UNAVAILABLE, "IMPORT_LOST"), (CODE.INVALID_ARGUMENT, "IMPORT_COUNT")],
+}
+"""How an import of two documents fails whose collection is lost, by what its footer says: the batch or the footer."""
+
 
 @pytest.fixture
 async def stores(tmp_path: Path) -> AsyncIterator[tuple[Any, Any, Any]]:
@@ -363,6 +369,133 @@ async def test_a_caller_who_leaves_leaves_nothing() -> None:
             while "d" in store._collections:
                 await rig.ask()
         assert await names(rig) == [COLLECTION]
+
+
+async def test_a_caller_who_leaves_while_the_collection_is_made_leaves_nothing() -> None:
+    """The server makes what nobody waits for any more, and the gateway deletes it once it is made."""
+    parts = await _of_two()
+    made, go_on = asyncio.Event(), asyncio.Event()
+
+    async def late(_: Any, __: Any, answer: Any) -> Any:
+        if server.calls[-1][0] != "Collections.Create":
+            server.faults.append(late)
+            return answer()
+        result = answer()
+        made.set()
+        await go_on.wait()
+        return result
+
+    async with (
+        stand_in() as server,
+        await QdrantStore.open(QdrantTarget(host="127.0.0.1", port=server.port)) as store,
+        open_rig(store) as rig,
+    ):
+        server.faults.append(late)
+        call = rig.collections.ImportCollection()
+        await call.write(replayed(parts)[0])
+        await made.wait()
+        call.cancel()
+        go_on.set()
+        await rig.counted(CODE.CANCELLED, "ImportCollection")
+        assert server.shelves == {}
+        assert (await load(rig, replayed(parts))).document_count == 2
+
+
+async def _end(call: Any, footer: pb.CollectionFooter) -> None:
+    with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):  # it may have failed by now
+        await call.write(pb.ImportCollectionRequest(footer=footer))
+        await call.done_writing()
+
+
+@pytest.mark.parametrize("footer", [None, 2, 3])
+async def test_an_import_leaves_another_clients_collection_alone(stores: Any, footer: int | None) -> None:
+    """Where another client drops what is being imported and takes the name, its documents stay, however that ends."""
+    parts = await _of_two()
+    for store in stores[:2]:
+        async with open_rig(store) as rig:
+            call = rig.collections.ImportCollection()
+            for one in replayed(parts)[: 1 if footer is None else 2]:
+                await call.write(one)
+            async with asyncio.timeout(20):
+                while not await _dropped(rig):
+                    pass
+            await rig.fill("precious")
+            if footer is None:
+                call.cancel()
+                await rig.counted(CODE.CANCELLED, "ImportCollection")
+            else:
+                await _end(call, pb.CollectionFooter(document_count=footer))
+                failed = await failure(call)
+                assert (failed.code, failed.reason) in LOST[footer]
+            assert [document.text for document, _ in (await contents(store)).values()] == ["precious"]
+
+
+async def _dropped(rig: Rig) -> bool:
+    try:
+        await rig.collections.DropCollection(pb.DropCollectionRequest(collection=COLLECTION))
+    except grpc.aio.AioRpcError as error:
+        assert error.code() is CODE.NOT_FOUND  # noqa: PT017 - what is not there yet is asked for again
+        return False
+    return True
+
+
+async def test_an_import_whose_engine_is_started_again_is_told_to_begin_again(tmp_path: Path) -> None:
+    """What the engine swept when it came back is no collection that the caller named wrongly; another try works."""
+    parts = await _of_two()
+    async with await EdgeStore.open(tmp_path) as store, open_rig(store) as rig:
+        call = rig.collections.ImportCollection()
+        await call.write(replayed(parts)[0])
+        async with asyncio.timeout(20):
+            while not (tmp_path / COLLECTION).exists():
+                assert await names(rig) == []
+        assert await names(rig) == []  # the engine does one thing after the other: by now it is made
+        store._root._process.kill()
+        store._root._process.wait()
+        with contextlib.suppress(grpc.aio.AioRpcError):  # the call that finds it dead
+            await names(rig)
+        assert await names(rig) == []
+        await call.write(replayed(parts)[1])
+        await _end(call, parts[-1].footer)
+        failed = await failure(call)
+        assert (failed.code, failed.reason) == (CODE.UNAVAILABLE, "IMPORT_LOST")
+        assert (await load(rig, replayed(parts))).document_count == 2
+
+
+class GatedStore(MemoryStore):
+    """Lets the second page be read when told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pages = 0
+        self.reached, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def scan(self, name: str, **wanted: Any) -> Any:
+        self.pages += 1
+        if self.pages == 2:
+            self.reached.set()
+            await self.go_on.wait()
+        return await super().scan(name, **wanted)
+
+
+async def test_an_export_is_of_one_collection() -> None:
+    """Where another one takes the name between two pages, the export ends with an error and without a footer."""
+    store = GatedStore()
+    async with open_rig(store) as rig:
+        await rig.fill(*["old"] * 100)
+        reading = asyncio.create_task(failure(export(rig)))
+        await store.reached.wait()
+        assert await _dropped(rig)
+        await rig.fill(*["new"] * 100)
+        store.go_on.set()
+        failed = await reading
+        assert (failed.code, failed.reason) == (CODE.UNAVAILABLE, "COLLECTION_REPLACED")
+
+
+async def _of_two() -> list[pb.ExportCollectionResponse]:
+    """Return an export of two documents."""
+    async with open_rig() as rig:
+        await rig.fill("alpha", "beta")
+        return await export(rig)
 
 
 async def test_a_server_that_fails_half_way_leaves_nothing(tmp_path: Path) -> None:

@@ -392,3 +392,30 @@ async def test_an_alias_lends_its_collection_and_not_its_name(house: House) -> N
     listed = (await house.acme.collections.ListCollections(pb.ListCollectionsRequest())).collections
     assert [one.name for one in listed] == ["acme-view", COLLECTION]
     assert (await failure(house.acme.find(collection="hidden-name"))).code is CODE.PERMISSION_DENIED
+
+
+async def test_refusals_behind_an_alias_do_not_tell_its_collection(house: House) -> None:
+    """Searches and writes that its collection cannot serve are refused under the name that was asked for."""
+    (part, *_) = await house.operator.export()
+    part.header.encoder.digest = "sha256:" + "f" * 64
+    part.header.parameters.ClearField("lexical")
+    await house.operator.collections.ImportCollection(
+        iter(
+            [
+                pb.ImportCollectionRequest(start=pb.ImportStart(collection="hidden-name", header=part.header)),
+                pb.ImportCollectionRequest(footer=pb.CollectionFooter()),
+            ]
+        )
+    )
+    for alias in ("acme-view", "own-view"):
+        await house.operator.collections.AssignAlias(pb.AssignAliasRequest(alias=alias, collection="hidden-name"))
+    words = pb.Retrieval(mode=pb.RETRIEVAL_MODE_LEXICAL)
+    for retrieval, reason in ((words, "LEXICAL_INDEX_REQUIRED"), (pb.Retrieval(), "ENCODER_MISMATCH")):
+        refused = await failure(house.acme.find(collection="acme-view", retrieval=retrieval))
+        assert refused.reason == reason
+        assert "collection acme-view " in refused.details
+        assert "hidden-name" not in str(refused)
+    answer = await house.own.upsert(document(1, "text"), collection="own-view")
+    assert answer.failure.reason == "ENCODER_MISMATCH"
+    assert "collection own-view " in answer.failure.message
+    assert "hidden-name" not in str(answer)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from google.protobuf import struct_pb2
 
-from gateway.convert import search_of
+from gateway.convert import documents_of, search_of
 from gateway.convert_collections import header_of, parameters_of, stored_of
 from gateway.convert_filters import _condition_count, filter_of
 from retrieval.gateway.v1 import gateway_pb2 as pb
@@ -84,6 +84,7 @@ def test_payload_fields_are_limited():
     ("fields", "field"),
     [
         ({"part": 1, "part_count": 2_000_000_000}, "part_count"),
+        ({"part": 1, "part_count": 16_385}, "part_count"),
         ({"part": 3, "part_count": 2}, "part"),
         ({"part": 0, "part_count": 2}, "part"),
         ({"part": 1, "part_count": -1}, "part_count"),
@@ -95,6 +96,32 @@ def test_an_import_cannot_plant_a_document_of_two_billion_parts(fields: dict[str
     document = pb.Document(id=pb.DocumentId(text="1#1"), text="t", parent=number, **fields)
     failed = refused(stored_of, [pb.StoredDocument(document=document, vector=VECTOR)], 4)
     assert failed.field == f"documents.documents[0].document.{field}"
+
+
+def nested(levels: int, kind: str) -> struct_pb2.Struct:
+    """Make a payload of so many objects or lists within one another, itself among them."""
+    value = struct_pb2.Value(number_value=1)
+    for _ in range(levels - 1):
+        outer = struct_pb2.Value()
+        if kind == "list":
+            outer.list_value.values.append(value)
+        else:
+            outer.struct_value.fields["k"].CopyFrom(value)
+        value = outer
+    return struct_pb2.Struct(fields={"k": value})
+
+
+@pytest.mark.parametrize("kind", ["list", "object"])
+def test_payloads_are_nested_thirty_deep_at_most(kind: str):
+    """In documents and in imports alike, so that what is stored can always be exported."""
+    for levels in (30, 31):
+        document = pb.Document(id=pb.DocumentId(number=1), text="t", payload=nested(levels, kind))
+        stored = [pb.StoredDocument(document=document, vector=VECTOR)]
+        if levels == 30:
+            assert documents_of([document])[0].payload == stored_of(stored, 4)[0][0].payload
+            continue
+        for failed in (refused(documents_of, [document]), refused(stored_of, stored, 4)):
+            assert (failed.reason, failed.field[-8:]) == ("PAYLOAD_MALFORMED", ".payload")
 
 
 def test_texts_and_labels_of_an_import_are_limited():

@@ -14,7 +14,7 @@ from gateway.scoped_store import ScopedStore
 from gateway.scopes import Scope, scope_of
 from serving.auth import caller
 from serving.deadline import Deadline
-from serving.errors import PermissionDenied
+from serving.errors import NotFound, PermissionDenied
 from serving.keys import Caller
 
 ACME = scope_of("acme", {"collections": {"c": "write"}, "documents": {"tenant": "acme"}, "id_prefix": "acme/"})
@@ -89,6 +89,26 @@ async def test_writing_is_kept_to_ones_own(everything: MemoryStore) -> None:
     await store.delete("c", ["beta/1", "acme/1"], deadline=soon())
     left = await everything.scan("c", after=None, limit=9, deadline=soon())
     assert [one.id for one in left.documents] == ["beta/1", "acme/2"]
+
+
+@pytest.mark.usefixtures("_acme")
+async def test_what_is_gone_is_named_only_to_those_who_may_know_it(everything: MemoryStore) -> None:
+    """A collection that is dropped after an alias was resolved is missed without its own name."""
+    store = ScopedStore(everything)
+    for name, told in (("c", {"collection": "c"}), ("own-name", {})):
+        if name == "c":
+            await everything.drop("c", deadline=soon())
+        for call in (
+            store.scan(name, after=None, limit=9, deadline=soon()),
+            store.count(name, deadline=soon()),
+            store.upsert(name, [Document(id="acme/1", text="a")], [word_vector("a")], deadline=soon()),
+            store.delete(name, ["acme/1"], deadline=soon()),
+            store.get(name, ["acme/1"], deadline=soon()),
+        ):
+            with pytest.raises(NotFound) as raised:
+                await call
+            assert raised.value.metadata == told
+            assert "own-name" not in raised.value.message
 
 
 def test_a_scope_that_manages_some_does_not_manage_all() -> None:

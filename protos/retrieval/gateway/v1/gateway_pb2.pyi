@@ -776,7 +776,8 @@ class UpsertDocumentsRequest(_message.Message):
     @_builtins.property
     def documents(self) -> _containers.RepeatedCompositeFieldContainer[Global___Document]:
         """Required. 1 to 256 documents, no id twice. Under OVERLONG_SPLIT they may become 16,384 parts together
-        (`TOO_MANY_PARTS`).
+        (`TOO_MANY_PARTS`), whose texts and payloads have at most 32 MiB: every part has the payload of its document
+        (`BATCH_TOO_LARGE`).
         """
 
     def __init__(
@@ -1568,8 +1569,9 @@ class Document(_message.Message):
 
     @_builtins.property
     def payload(self) -> _struct_pb2.Struct:
-        """Anything else to keep: at most 64 KiB as JSON. Keys that begin with "_twostage" are refused. Numbers are doubles,
-        so integers beyond 2^53 belong into strings.
+        """Anything else to keep: at most 64 KiB, and 30 objects and lists within one another, itself among them
+        (`PAYLOAD_MALFORMED`). Keys that begin with "_twostage" are refused. Numbers are doubles, so integers beyond 2^53
+        belong into strings.
         """
 
     @_builtins.property

@@ -219,7 +219,8 @@ class DocumentServiceServicer:
         """Encodes (as PRIORITY_BULK) and stores documents; answers every message after its documents are durably stored.
 
         A document with an id that exists is replaced. A message that is wrong or fails is answered with `failure`, stores
-        nothing, and leaves the others alone.
+        nothing, and leaves the others alone. (A store that goes down while old parts are deleted leaves them beside what is
+        new: send the message again.) Messages of a stream that share an id are stored in their order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -482,7 +483,8 @@ class CollectionServiceServicer:
         """Returns a whole collection: one header, then documents with their vectors, then one footer.
 
         The same messages, in the same order, are what ImportCollection reads, whatever the stores of both gateways.
-        Documents that are written or deleted meanwhile may be in it or not. NOT_FOUND: no such collection.
+        Documents that are written or deleted meanwhile may be in it or not. NOT_FOUND: no such collection. UNAVAILABLE
+        (`COLLECTION_REPLACED`): it was dropped meanwhile and another one has its name; what came is not whole.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -495,6 +497,8 @@ class CollectionServiceServicer:
         goes wrong before leaves nothing behind. (A gateway that is killed leaves a hidden collection on a Qdrant server,
         which DropCollection deletes.) The encoder does not have to be serving. ALREADY_EXISTS where the name is taken.
         INVALID_ARGUMENT: messages out of order or malformed, another number of documents than the footer says.
+        UNAVAILABLE (`IMPORT_LOST`): what was stored so far is gone, because somebody dropped the hidden collection or the
+        store started again; a collection that has the name by then is not touched. Import again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

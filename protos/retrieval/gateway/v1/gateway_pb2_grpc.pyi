@@ -130,7 +130,8 @@ class DocumentServiceStub:
     """Encodes (as PRIORITY_BULK) and stores documents; answers every message after its documents are durably stored.
 
     A document with an id that exists is replaced. A message that is wrong or fails is answered with `failure`, stores
-    nothing, and leaves the others alone.
+    nothing, and leaves the others alone. (A store that goes down while old parts are deleted leaves them beside what is
+    new: send the message again.) Messages of a stream that share an id are stored in their order.
     """
     DeleteDocuments: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.DeleteDocumentsRequest, _gateway_pb2.DeleteDocumentsResponse]
     """Deletes documents by id, split ones with all their parts; ids that do not exist are not an error. NOT_FOUND: no such
@@ -153,7 +154,8 @@ class DocumentServiceAsyncStub(DocumentServiceStub):
     """Encodes (as PRIORITY_BULK) and stores documents; answers every message after its documents are durably stored.
 
     A document with an id that exists is replaced. A message that is wrong or fails is answered with `failure`, stores
-    nothing, and leaves the others alone.
+    nothing, and leaves the others alone. (A store that goes down while old parts are deleted leaves them beside what is
+    new: send the message again.) Messages of a stream that share an id are stored in their order.
     """
     DeleteDocuments: _aio.UnaryUnaryMultiCallable[_gateway_pb2.DeleteDocumentsRequest, _gateway_pb2.DeleteDocumentsResponse]  # type: ignore[assignment]
     """Deletes documents by id, split ones with all their parts; ids that do not exist are not an error. NOT_FOUND: no such
@@ -179,7 +181,8 @@ class DocumentServiceServicer(metaclass=_abc_1.ABCMeta):
         """Encodes (as PRIORITY_BULK) and stores documents; answers every message after its documents are durably stored.
 
         A document with an id that exists is replaced. A message that is wrong or fails is answered with `failure`, stores
-        nothing, and leaves the others alone.
+        nothing, and leaves the others alone. (A store that goes down while old parts are deleted leaves them beside what is
+        new: send the message again.) Messages of a stream that share an id are stored in their order.
         """
 
     @_abc_1.abstractmethod
@@ -246,7 +249,8 @@ class CollectionServiceStub:
     """Returns a whole collection: one header, then documents with their vectors, then one footer.
 
     The same messages, in the same order, are what ImportCollection reads, whatever the stores of both gateways.
-    Documents that are written or deleted meanwhile may be in it or not. NOT_FOUND: no such collection.
+    Documents that are written or deleted meanwhile may be in it or not. NOT_FOUND: no such collection. UNAVAILABLE
+    (`COLLECTION_REPLACED`): it was dropped meanwhile and another one has its name; what came is not whole.
     """
     ImportCollection: _grpc.StreamUnaryMultiCallable[_gateway_pb2.ImportCollectionRequest, _gateway_pb2.ImportCollectionResponse]
     """Makes a collection of what ExportCollection returned, all of it or nothing.
@@ -255,6 +259,8 @@ class CollectionServiceStub:
     goes wrong before leaves nothing behind. (A gateway that is killed leaves a hidden collection on a Qdrant server,
     which DropCollection deletes.) The encoder does not have to be serving. ALREADY_EXISTS where the name is taken.
     INVALID_ARGUMENT: messages out of order or malformed, another number of documents than the footer says.
+    UNAVAILABLE (`IMPORT_LOST`): what was stored so far is gone, because somebody dropped the hidden collection or the
+    store started again; a collection that has the name by then is not touched. Import again.
     """
 
 @_typing.type_check_only
@@ -299,7 +305,8 @@ class CollectionServiceAsyncStub(CollectionServiceStub):
     """Returns a whole collection: one header, then documents with their vectors, then one footer.
 
     The same messages, in the same order, are what ImportCollection reads, whatever the stores of both gateways.
-    Documents that are written or deleted meanwhile may be in it or not. NOT_FOUND: no such collection.
+    Documents that are written or deleted meanwhile may be in it or not. NOT_FOUND: no such collection. UNAVAILABLE
+    (`COLLECTION_REPLACED`): it was dropped meanwhile and another one has its name; what came is not whole.
     """
     ImportCollection: _aio.StreamUnaryMultiCallable[_gateway_pb2.ImportCollectionRequest, _gateway_pb2.ImportCollectionResponse]  # type: ignore[assignment]
     """Makes a collection of what ExportCollection returned, all of it or nothing.
@@ -308,6 +315,8 @@ class CollectionServiceAsyncStub(CollectionServiceStub):
     goes wrong before leaves nothing behind. (A gateway that is killed leaves a hidden collection on a Qdrant server,
     which DropCollection deletes.) The encoder does not have to be serving. ALREADY_EXISTS where the name is taken.
     INVALID_ARGUMENT: messages out of order or malformed, another number of documents than the footer says.
+    UNAVAILABLE (`IMPORT_LOST`): what was stored so far is gone, because somebody dropped the hidden collection or the
+    store started again; a collection that has the name by then is not touched. Import again.
     """
 
 class CollectionServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -391,7 +400,8 @@ class CollectionServiceServicer(metaclass=_abc_1.ABCMeta):
         """Returns a whole collection: one header, then documents with their vectors, then one footer.
 
         The same messages, in the same order, are what ImportCollection reads, whatever the stores of both gateways.
-        Documents that are written or deleted meanwhile may be in it or not. NOT_FOUND: no such collection.
+        Documents that are written or deleted meanwhile may be in it or not. NOT_FOUND: no such collection. UNAVAILABLE
+        (`COLLECTION_REPLACED`): it was dropped meanwhile and another one has its name; what came is not whole.
         """
 
     @_abc_1.abstractmethod
@@ -406,6 +416,8 @@ class CollectionServiceServicer(metaclass=_abc_1.ABCMeta):
         goes wrong before leaves nothing behind. (A gateway that is killed leaves a hidden collection on a Qdrant server,
         which DropCollection deletes.) The encoder does not have to be serving. ALREADY_EXISTS where the name is taken.
         INVALID_ARGUMENT: messages out of order or malformed, another number of documents than the footer says.
+        UNAVAILABLE (`IMPORT_LOST`): what was stored so far is gone, because somebody dropped the hidden collection or the
+        store started again; a collection that has the name by then is not touched. Import again.
         """
 
 def add_CollectionServiceServicer_to_server(servicer: CollectionServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

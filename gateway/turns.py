@@ -1,0 +1,46 @@
+"""Whoever shares a key goes one after another, in the order in which they came."""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Hashable
+from contextlib import asynccontextmanager
+
+from serving.deadline import Deadline
+from serving.errors import DeadlineSpent
+
+
+class Turns:
+    """Who is at work under which key, and who waits for it."""
+
+    def __init__(self) -> None:
+        self._open: dict[Hashable, list[asyncio.Event]] = {}
+
+    @asynccontextmanager
+    async def take(self, keys: Collection[Hashable], deadline: Deadline) -> AsyncIterator[None]:
+        """Wait until all who came before with one of the keys are done; those who come later wait for this one.
+
+        Raises:
+            DeadlineSpent: They were not done in time.
+        """
+        ours = asyncio.Event()
+        # All of them and not the last one only: the last may give up waiting while another is still at work.
+        earlier = {turn for key in keys for turn in self._open.get(key, ())}
+        for key in keys:
+            self._open.setdefault(key, []).append(ours)
+        try:
+            await _all_done(earlier, deadline)
+            yield
+        finally:
+            ours.set()
+            for key in keys:
+                self._open[key].remove(ours)
+                if not self._open[key]:
+                    del self._open[key]
+
+
+async def _all_done(earlier: Collection[asyncio.Event], deadline: Deadline) -> None:
+    try:
+        async with asyncio.timeout(deadline.remaining()):
+            for turn in earlier:
+                await turn.wait()
+    except TimeoutError as error:
+        raise DeadlineSpent("DEADLINE_SPENT", "an earlier message writes a document of the same id") from error
