@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from cli.calls import reported
+from cli.text_file import read_lines
 from retrieval.gateway.v1 import gateway_pb2 as pb
 from serving.errors import Misconfigured
 
@@ -113,14 +114,8 @@ def read_stop_words(path: Path) -> Sequence[str]:
     """
     from gateway.convert_lexical import MAX_STOP_WORDS, MAX_WORD_CHARACTERS  # noqa: PLC0415 - slow, and only needed here
 
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except OSError as error:
-        raise Misconfigured("STOP_WORDS", f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise Misconfigured("STOP_WORDS", f"{path} cannot be read: it is not UTF-8") from error
     words: set[str] = set()
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_lines(path, reason="STOP_WORDS"), 1):
         word = line.strip()
         if len(word) > MAX_WORD_CHARACTERS or len(word.split()) > 1 or word != word.lower():
             wanted = f"one word of at most {MAX_WORD_CHARACTERS} characters in lower case is wanted"

@@ -9,6 +9,7 @@ from typing import Literal
 from google.protobuf.message import Message
 
 from cli.search import MODES, RerankMode
+from cli.text_file import read_lines
 from retrieval.encoder.v1 import encoder_pb2
 from retrieval.gateway.v1 import gateway_pb2
 from retrieval.reranker.v1 import reranker_pb2
@@ -38,12 +39,7 @@ def read_texts(path: Path) -> list[str]:
     Raises:
         Misconfigured: It cannot be read, or holds no text.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise Misconfigured("QUESTIONS", f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise Misconfigured("QUESTIONS", f"{path} cannot be read: it is not UTF-8") from error
+    lines = read_lines(path, reason="QUESTIONS")
     texts = [_text(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not texts:
         raise Misconfigured("QUESTIONS", f"{path} holds no text")
