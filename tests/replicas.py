@@ -46,7 +46,7 @@ class Replica:
 
     async def until_serving(self) -> None:
         """Wait until it says SERVING."""
-        # It is asked before it listens; pauses that double up to two minutes would miss it where it takes long to start.
+        # It is asked before it listens, and pauses that double up to two minutes could miss it for as long.
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 500)]
         channel = grpc.aio.insecure_channel(f"{self.address}:{self.port}", options=options)
         async with asyncio.timeout(PATIENCE_S), channel:
