@@ -23,8 +23,8 @@ LISTENING = re.compile(r"listening on 127\.0\.0\.1:(\d+)")
 LIMIT_S = 60
 """Seconds after which a test gives up on a process; none needs more than a few."""
 OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 500)]
-"""Channels to one address share a connection otherwise. The server is asked before it listens, and pauses that double up
-to two minutes could miss it for as long."""
+"""Channels to one address share a connection otherwise. The server is asked before it listens, and pauses that double
+up to two minutes could miss it for as long."""
 
 
 @dataclass
