@@ -1,5 +1,6 @@
 """Ports: taken, free, twice the same."""
 
+import random
 import socket
 
 import pytest
@@ -43,6 +44,20 @@ def test_a_foreign_address_is_no_place_to_listen() -> None:
 def test_free_ports_differ() -> None:
     """Several ports taken at once are all different."""
     assert len(set(free_ports(5))) == 5
+
+
+def test_free_ports_do_not_follow_the_seed() -> None:
+    """Programs that were seeded alike, as tests in several processes may be, are not given the same ports."""
+    random.seed(0)
+    first = free_ports(20)
+    random.seed(0)
+    assert free_ports(20) != first
+
+
+def test_a_port_of_any_address_is_taken() -> None:
+    """Who listens on another of this machine's addresses has the port too: a metrics page wants it on all."""
+    with socket.create_server(("127.0.0.2", 0)) as listener:
+        assert not free("0.0.0.0", listener.getsockname()[1])
 
 
 def test_a_free_port_is_none_that_the_kernel_hands_out() -> None:
