@@ -17,6 +17,8 @@ from fakes import Hang, status
 from rigs import COLLECTION, Rig, free_port, open_rig
 from up_process import TWOSTAGE
 
+from cli.addresses import free_ports
+
 pytestmark = pytest.mark.timeout(60)
 QUESTIONS = ["alpha beta", '{"query": "beta gamma", "id": 3}', '{"text": "gamma"}', "", "δέλτα"]
 FAKE_GHZ = """#!{python}
@@ -75,7 +77,7 @@ class Loaded:
 @asynccontextmanager
 async def open_loaded(directory: Path, **settings: Any) -> AsyncIterator[Loaded]:
     """Open a gateway with such settings."""
-    port, metrics_port = free_port(), free_port()
+    port, metrics_port = free_ports(2)
     questions = directory / "questions.txt"
     questions.write_text("\n".join(QUESTIONS), encoding="utf-8")
     async with open_rig(port=port, metrics_port=metrics_port, **settings) as rig:

@@ -13,8 +13,9 @@ from factories import encoder_settings, reranker_settings
 from metric_pages import OPENMETRICS, Page, fetch, page_when
 from model_rigs import EncoderRig, RerankerRig, Valve, open_encoder, open_reranker
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from rigs import client, document, failure, free_port, request
+from rigs import client, document, failure, request
 
+from cli.addresses import free_ports
 from gateway.app import open_app
 from gateway.settings import GatewaySettings
 from retrieval.encoder.v1 import encoder_pb2
@@ -74,7 +75,7 @@ class System:
 @pytest.fixture
 async def system(tiny_encoder: Bundle, tiny_reranker: Bundle, tmp_path: Path) -> AsyncIterator[System]:
     """Open the three servers."""
-    ports = {server: free_port() for server in SERVERS}
+    ports = dict(zip(SERVERS, free_ports(len(SERVERS)), strict=True))
     async with AsyncExitStack() as stack:
         encoder = await stack.enter_async_context(
             open_encoder(encoder_settings(tiny_encoder, metrics_port=ports["encoder"], cache_mib=1))

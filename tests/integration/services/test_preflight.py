@@ -14,6 +14,7 @@ from factories import flip_byte, tiny_encoder_bundle, tiny_reranker_bundle
 from rigs import free_port
 from up_process import TWOSTAGE
 
+from cli.addresses import free_ports
 from serving.bundle import MODEL_NAME
 from serving.cpu import usable_cpus
 
@@ -46,7 +47,10 @@ class Place:
             "TWOSTAGE_RERANKER_BUNDLE": str(tiny_reranker_bundle(directory / "reranker").path),
             "TWOSTAGE_GATEWAY_STORE_PATH": str(directory / "store"),
             **{f"TWOSTAGE_{name}_HOST": "127.0.0.1" for name in ("ENCODER", "RERANKER", "GATEWAY")},
-            **{f"TWOSTAGE_{name}_PORT": str(free_port()) for name in ("ENCODER", "RERANKER", "GATEWAY")},
+            **{
+                f"TWOSTAGE_{name}_PORT": str(port)
+                for name, port in zip(("ENCODER", "RERANKER", "GATEWAY"), free_ports(3), strict=True)
+            },
         }
 
     def check(self, *arguments: str, **env: str) -> Checked:
