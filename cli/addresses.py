@@ -64,12 +64,28 @@ def require_free(host: str, ports: Mapping[str, int]) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that are free now on every address, all different; another program may still be quicker.
+    """Return ports that are free on every address, all different, and reserved for this process and its servers.
 
-    A server binds its port seconds later, when its model is loaded. The ports are therefore none of those that the
-    kernel hands to every connection and listener that asks for any (from 32768 on, where it is left as it comes).
+    A server binds its port seconds later, when its model is loaded. Until this process ends, nobody else is given the
+    ports: not the kernel's takers of any port, since they are below those it hands out (from 32768 on, where it is left
+    as it comes), and nobody who asks here.
     """
-    # Two programs that were seeded alike would otherwise be given the same ports in the same order.
+    # Two programs that were seeded alike would otherwise try the same ports in the same order.
     shuffled = random.SystemRandom().sample(OUTSIDE_EPHEMERAL, len(OUTSIDE_EPHEMERAL))
-    # A metrics page listens on all addresses, so that nobody may listen on any.
-    return list(islice((port for port in shuffled if free("0.0.0.0", port)), count))  # noqa: S104 - tried, not served
+    return list(islice(filter(_reserve, shuffled), count))
+
+
+def _reserve(port: int) -> bool:
+    """Bind a port until this process ends, so that servers can still listen on it; return whether nobody had it."""
+    holder = socket.socket()
+    try:
+        # A metrics page listens on all addresses, so that nobody may have it on any.
+        holder.bind(("0.0.0.0", port))  # noqa: S104 - held, not served
+    except OSError:
+        holder.close()
+        return False
+    # Set only now: before, it would have let this bind what another has reserved. Servers set it as well, and two that
+    # do share a port as long as only one of them listens (Linux: socket(7)).
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.detach()  # nothing closes it before the end of the process
+    return True
