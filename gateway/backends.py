@@ -106,7 +106,7 @@ def _connect(
     """Open a channel, or as many as there are to be connections to each address."""
     if count == 1:
         return open_channel(target, service, credentials)
-    return Connections([open_channel(target, service, credentials, own_connections=True) for _ in range(count)])
+    return Connections([open_channel(target, service, credentials) for _ in range(count)])
 
 
 def _tls_files(settings: GatewaySettings) -> TlsFiles | None:

@@ -28,6 +28,9 @@ RETRY = {
 }
 # Of every channel of the gateway, whatever is behind it.
 CHANNEL_OPTIONS: Sequence[tuple[str, int]] = (
+    # Shared ones would come with the pause after a failure of a channel that was closed: it lives on until Python's
+    # garbage collection, and meanwhile connects again and again.
+    ("grpc.use_local_subchannel_pool", 1),
     ("grpc.service_config_disable_resolution", 1),
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -61,13 +64,10 @@ DEFAULT_RETRY_S = 0.5
 log = logging.getLogger(__name__)
 
 
-def open_channel(
-    target: str, service: str, credentials: grpc.ChannelCredentials | None = None, *, own_connections: bool = False
-) -> grpc.aio.Channel:
+def open_channel(target: str, service: str, credentials: grpc.ChannelCredentials | None = None) -> grpc.aio.Channel:
     """Open a channel that balances calls over every address of the target and asks once more what refuses.
 
-    Call inside the running loop. Without credentials it has no TLS. Channels that are opened alike share their
-    connections unless they are to have their own.
+    Call inside the running loop. Without credentials it has no TLS. It shares its connections with no other channel.
     """
     config = {
         "loadBalancingConfig": [{"round_robin": {}}],
@@ -75,11 +75,7 @@ def open_channel(
         "healthCheckConfig": {"serviceName": service},
         "methodConfig": [{"name": [{"service": service}], "retryPolicy": RETRY}],
     }
-    options = [
-        ("grpc.service_config", json.dumps(config)),
-        ("grpc.use_local_subchannel_pool", int(own_connections)),
-        *CHANNEL_OPTIONS,
-    ]
+    options = [("grpc.service_config", json.dumps(config)), *CHANNEL_OPTIONS]
     if credentials is None:
         return grpc.aio.insecure_channel(target, options=options)
     return grpc.aio.secure_channel(target, credentials, options=options)

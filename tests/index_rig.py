@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from clients import client
 from fakes import ENCODER_DIGEST, FakeEncoder, FakeReranker, sensible, serve
 from store_fake import MemoryStore
 from up_process import TWOSTAGE
@@ -22,8 +23,6 @@ from retrieval.gateway.v1.gateway_pb2_grpc import CollectionServiceStub, Gateway
 from serving.deadline import Deadline
 from serving.metrics import ServerMetrics
 from serving.server import open_server
-
-OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +114,7 @@ async def open_index_rig(
         stack.push_async_callback(running.drain, delay_s=0, grace_s=1)
         await running.set_serving(serving=True)
         address = f"127.0.0.1:{running.port}"
-        channel = await stack.enter_async_context(grpc.aio.insecure_channel(address, options=OWN_CONNECTION))
+        channel = await stack.enter_async_context(client(address))
         rig = IndexRig(channel, address, encoder, kept)
         rig.home = home
         yield rig

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import grpc
+from clients import SOON_AGAIN, client
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from name_server import NameServer
@@ -46,10 +46,7 @@ class Replica:
 
     async def until_serving(self) -> None:
         """Wait until it says SERVING."""
-        # It is asked before it listens, and pauses that double up to two minutes could miss it for as long.
-        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 500)]
-        channel = grpc.aio.insecure_channel(f"{self.address}:{self.port}", options=options)
-        async with asyncio.timeout(PATIENCE_S), channel:
+        async with asyncio.timeout(PATIENCE_S), client(f"{self.address}:{self.port}", SOON_AGAIN) as channel:
             watch = HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
             while (await watch.read()).status != health_pb2.HealthCheckResponse.SERVING:
                 pass

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
+from clients import client
 from fakes import FakeEncoder, sensible, serve
 from up_process import TWOSTAGE
 
@@ -37,7 +37,7 @@ async def gateway(port: int, encoder_port: int, store: Path) -> AsyncIterator[as
         sys.executable, "-m", "gateway", env=told, stderr=asyncio.subprocess.DEVNULL
     )
     try:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        async with client(port) as channel:
             listed = CollectionServiceStub(channel).ListCollections
             await listed(pb.ListCollectionsRequest(), wait_for_ready=True, timeout=60)
         yield process
@@ -57,7 +57,7 @@ async def index(*arguments: str) -> tuple[int, bytes]:
 
 
 async def stored(port: int) -> set[int]:
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+    async with client(port) as channel:
         get = DocumentServiceStub(channel).GetDocuments
         ids = [pb.DocumentId(number=number) for number in range(COUNT + 10)]
         answer = await get(pb.GetDocumentsRequest(collection="c", ids=ids), timeout=20)

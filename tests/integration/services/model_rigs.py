@@ -9,7 +9,8 @@ from typing import Any
 import grpc
 import numpy as np
 import numpy.typing as npt
-from rigs import client, health
+from clients import client
+from rigs import health
 
 import encoder_server.app
 import reranker_server.app

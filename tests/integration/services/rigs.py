@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
+from clients import client
 from fakes import FakeEncoder, FakeReranker, serve
 from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -109,11 +110,6 @@ async def open_rig(store: VectorStore | None = None, **settings: Any) -> AsyncIt
         await running.set_serving(serving=True)
         channel = await stack.enter_async_context(client(running.port))
         yield Rig(channel, encoder, reranker, metrics)
-
-
-def client(port: int) -> grpc.aio.Channel:
-    """Open a channel as any caller has it: every option as gRPC's default is."""
-    return grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)])
 
 
 def free_port() -> int:

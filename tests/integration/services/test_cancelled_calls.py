@@ -9,8 +9,8 @@ from typing import Any
 
 import grpc
 import pytest
+from clients import client
 from factories import encoder_settings, tiny_encoder_bundle
-from rigs import client
 
 from encoder_server.app import open_app
 from retrieval.encoder.v1 import encoder_pb2 as pb

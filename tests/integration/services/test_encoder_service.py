@@ -9,9 +9,10 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from clients import client
 from factories import encoder_settings, reference_ids, reference_vector
 from model_rigs import PASSAGE, QUERY, EncoderRig, Valve, encode_request, open_encoder
-from rigs import Failed, client, failure, free_port, health
+from rigs import Failed, failure, free_port, health
 
 from encoder_server.app import open_app
 from encoder_server.service import SERVICE

@@ -10,8 +10,9 @@ from typing import Any
 
 import grpc
 import pytest
+from clients import client
 from fakes import FakeEncoder, FakeReranker, Gate, serve
-from rigs import client, document, failure, health, numbers, request
+from rigs import document, failure, health, numbers, request
 
 from gateway.app import open_app
 from gateway.settings import GatewaySettings

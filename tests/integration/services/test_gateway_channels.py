@@ -88,6 +88,20 @@ async def test_the_retry_stays_within_the_deadline() -> None:
         await asyncio.wait_for(hang.cancelled.wait(), 20)
 
 
+async def test_the_failures_of_another_channel_hold_nothing_back() -> None:
+    """A server that starts where another channel finds none, and pauses, is reached at once."""
+    port = free_port()
+    deadline = Deadline.after(20)
+    async with open_channel(f"127.0.0.1:{port}", encoder_client.SERVICE) as other:
+        with pytest.raises(Unavailable):
+            await encoder_client.EncoderClient(other).info(deadline=deadline)
+        async with (
+            serve(FakeEncoder(), port=port),
+            open_channel(f"127.0.0.1:{port}", encoder_client.SERVICE) as channel,
+        ):
+            assert (await encoder_client.EncoderClient(channel).info(deadline=deadline)).dimension
+
+
 @pytest.mark.parametrize("code", [CODE.UNAVAILABLE, CODE.CANCELLED])
 async def test_a_refused_search_is_retried_end_to_end(code: grpc.StatusCode) -> None:
     """One UNAVAILABLE of each backend, or the CANCELLED of one that is closing, is not noticed (59)."""

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import grpc
 import pytest
+from clients import client
 from fakes import EncoderPort, FakeEncoder, FakeReranker, Hang, PoolStore, Step, altered, serve, status
 from rerank_costs import learned, time_for
-from rigs import COLLECTION, Rig, client, failure, numbers, open_rig
+from rigs import COLLECTION, Rig, failure, numbers, open_rig
 
 from gateway import reranker_client, service
 from gateway.app import open_app

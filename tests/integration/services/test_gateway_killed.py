@@ -14,8 +14,9 @@ from typing import Any
 
 import grpc
 import pytest
+from clients import client
 from fakes import FakeEncoder, serve
-from rigs import client, document
+from rigs import document
 
 from retrieval.gateway.v1 import gateway_pb2 as pb
 from retrieval.gateway.v1.gateway_pb2_grpc import CollectionServiceStub, DocumentServiceStub

@@ -8,10 +8,11 @@ from typing import Any
 
 import grpc
 import pytest
+from clients import client
 from fakes import FakeEncoder, FakeReranker, Hang, serve
 from pydantic import SecretStr
 from qdrant_stand_in import CODE, StandIn, Step, altered, fails, stand_in
-from rigs import COLLECTION, client, document, failure, health, numbers, request
+from rigs import COLLECTION, document, failure, health, numbers, request
 
 from gateway.app import open_app
 from gateway.settings import GatewaySettings

@@ -12,9 +12,10 @@ from typing import get_args
 
 import grpc
 import pytest
+from clients import client
 from name_server import NameServer, open_name_server
 from replicas import PATIENCE_S, Fleet, Replica
-from rigs import client, document, failure, numbers, request
+from rigs import document, failure, numbers, request
 from store_fake import MemoryStore
 
 from gateway import app

@@ -10,8 +10,9 @@ from typing import Any
 import grpc
 import pytest
 from certificates import Authority
+from clients import client
 from fakes import FakeEncoder, FakeReranker, serve
-from rigs import client, failure
+from rigs import failure
 from store_fake import MemoryStore
 
 from encoder_server.settings import EncoderSettings
@@ -243,7 +244,7 @@ async def test_the_whole_gateway_over_tls_with_a_key(tmp_path: Path, monkeypatch
         )
         running = await stack.enter_async_context(app.open_app(told))
         credentials = channel_credentials(watch(TlsFiles(ca=authority.cert)).current())
-        channel = await stack.enter_async_context(grpc.aio.secure_channel(f"127.0.0.1:{running.port}", credentials))
+        channel = await stack.enter_async_context(client(running.port, credentials=credentials))
         metadata = (("authorization", f"Bearer {MADE.key}"),)
         await CollectionServiceStub(channel).CreateCollection(
             pb.CreateCollectionRequest(collection="c"), metadata=metadata

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from chat_endpoint import Endpoint, completion
+from clients import client
 from fakes import FakeEncoder, FakeReranker, serve
-from rigs import client, document
+from rigs import document
 
 from gateway.app import open_app
 from gateway.settings import GatewaySettings

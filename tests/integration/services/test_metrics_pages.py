@@ -9,11 +9,12 @@ from typing import Any
 
 import grpc
 import pytest
+from clients import client
 from factories import encoder_settings, reranker_settings
 from metric_pages import OPENMETRICS, Page, fetch, page_when
 from model_rigs import EncoderRig, RerankerRig, Valve, open_encoder, open_reranker
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from rigs import client, document, failure, request
+from rigs import document, failure, request
 
 from cli.addresses import free_ports
 from gateway.app import open_app

@@ -16,12 +16,13 @@ from typing import Any
 import grpc
 import pytest
 from certificates import Authority
+from clients import client
 from factories import encoder_settings, reranker_settings
 from model_rigs import QUERY, EncoderRig, RerankerRig, Valve, encode_request, open_encoder, open_reranker
 from opentelemetry.sdk.trace import TracerProvider
 from otlp_collector import Collector, Span, open_collector
 from prometheus_client.openmetrics.exposition import generate_latest
-from rigs import client, document, failure, free_port, health, open_rig, request
+from rigs import document, failure, free_port, health, open_rig, request
 
 from gateway import app
 from gateway.settings import GatewaySettings

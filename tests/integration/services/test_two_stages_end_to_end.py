@@ -13,9 +13,10 @@ import grpc
 import numpy as np
 import pytest
 import pytest_asyncio
+from clients import client
 from factories import encoder_settings, reranker_settings
 from model_rigs import PASSAGE, QUERY, EncoderRig, RerankerRig, open_encoder, open_reranker
-from rigs import client, document, numbers
+from rigs import document, numbers
 
 from gateway.app import open_app
 from gateway.settings import GatewaySettings

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import grpc
+from clients import client
 from google.protobuf.wrappers_pb2 import StringValue
 from pydantic_settings import SettingsConfigDict
 
@@ -169,7 +170,7 @@ async def open_rig(acts: dict[str, Act] | None = None, **settings: Any) -> Async
     metrics.calls = probe.calls  # type: ignore[assignment]
     async with open_server(ProbeSettings(**settings), metrics, {SERVICE: probe.add}) as running:
         await running.set_serving(serving=True)
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel:
+        async with client(running.port) as channel:
             yield Rig(probe, running, channel)
 
 

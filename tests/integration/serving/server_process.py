@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import grpc
 import pytest
+from clients import SOON_AGAIN, client
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from retrieval.encoder.v1 import encoder_pb2 as pb
@@ -22,9 +22,6 @@ PREFIX = "TWOSTAGE_ENCODER_"
 LISTENING = re.compile(r"listening on 127\.0\.0\.1:(\d+)")
 LIMIT_S = 60
 """Seconds after which a test gives up on a process; none needs more than a few."""
-OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 500)]
-"""Channels to one address share a connection otherwise. The server is asked before it listens, and pauses that double
-up to two minutes could miss it for as long."""
 
 
 @dataclass
@@ -71,8 +68,7 @@ async def started(**settings: Any) -> AsyncIterator[Server]:
 @asynccontextmanager
 async def watched(port: int) -> AsyncIterator[tuple[Any, Any, Any]]:
     """Connect to a server and wait until it serves; yield encoder and health stubs, and the watch."""
-    address = f"127.0.0.1:{port}"
-    async with asyncio.timeout(LIMIT_S), grpc.aio.insecure_channel(address, options=OWN_CONNECTION) as channel:
+    async with asyncio.timeout(LIMIT_S), client(port, SOON_AGAIN) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         watch = health.Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
         while (await watch.read()).status != SERVING:

@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
+from clients import client
 from google.protobuf.wrappers_pb2 import StringValue
 from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -376,7 +377,7 @@ async def test_the_real_counters_are_filled():
     metrics, probe = ServerMetrics("probe"), Probe(ACTS)
     async with (
         open_server(ProbeSettings(), metrics, {SERVICE: probe.add}) as running,
-        grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel,
+        client(running.port) as channel,
     ):
         rig = Rig(probe, running, channel)
         await rig.call("UnaryUnary", "hello")

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from clients import client
 from factories import POISON, encoder_settings, reference_ids, reference_vector, tiny_encoder_bundle
 from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -43,7 +44,7 @@ def reason(error: grpc.aio.AioRpcError) -> str:
 @asynccontextmanager
 async def clients(port: int) -> AsyncIterator[tuple[Any, Any]]:
     """Open stubs for a server of this machine."""
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+    async with client(port) as channel:
         yield pb_grpc.EncoderServiceStub(channel), health_pb2_grpc.HealthStub(channel)
 
 

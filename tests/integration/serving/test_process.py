@@ -7,6 +7,7 @@ from pathlib import Path
 import grpc
 import onnxruntime as ort
 import pytest
+from clients import client
 from factories import make_lfs_pointer, tiny_encoder_bundle
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from server_process import NOT_SERVING, PREFIX, message, started, watched
@@ -61,7 +62,7 @@ async def test_sigterm_ends_a_server_that_is_still_loading(bundle: Path):
     (bundle / "tokenizer.json").unlink()
     os.mkfifo(bundle / "tokenizer.json")  # reading it waits for a writer, who never comes
     async with started(bundle=bundle) as server:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{await server.port()}") as channel:
+        async with client(await server.port()) as channel:
             health = health_pb2_grpc.HealthStub(channel)
             for name in ("", SERVICE):
                 answer = await health.Check(health_pb2.HealthCheckRequest(service=name), wait_for_ready=True)

@@ -10,6 +10,7 @@ from urllib.request import urlopen
 
 import grpc
 import pytest
+from clients import client
 from deaf_watch import deaf_watch
 from google.protobuf.wrappers_pb2 import StringValue
 from grpc_channelz.v1 import channelz_pb2, channelz_pb2_grpc
@@ -54,7 +55,7 @@ async def test_an_open_port_is_not_yet_serving():
     probe = Probe()
     async with (
         open_server(ProbeSettings(), ServerMetrics("probe"), {SERVICE: probe.add}) as running,
-        grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel,
+        client(running.port) as channel,
     ):
         assert [await health(channel, name) for name in ("", SERVICE)] == [NOT_SERVING] * 2
         await running.set_serving(serving=True)
@@ -253,7 +254,7 @@ async def test_an_ipv6_address_is_bound_with_or_without_brackets(host: str):
             probing.bind(("::1", 0))
     except OSError:
         pytest.skip("this machine has no IPv6")
-    async with open_rig(host=host) as rig, grpc.aio.insecure_channel(f"[::1]:{rig.running.port}") as channel:
+    async with open_rig(host=host) as rig, client(f"[::1]:{rig.running.port}") as channel:
         assert await health(channel) == SERVING
 
 
@@ -346,12 +347,8 @@ async def test_permitted_pings_do_not_end_a_long_call():
 @asynccontextmanager
 async def pinging(rig: Rig) -> AsyncIterator[Rig]:
     """Open a second connection that pings once a second, which is as often as gRPC can."""
-    options = [
-        ("grpc.keepalive_time_ms", 1000),
-        ("grpc.http2.max_pings_without_data", 0),
-        ("grpc.use_local_subchannel_pool", 1),
-    ]
-    async with grpc.aio.insecure_channel(f"localhost:{rig.running.port}", options=options) as channel:
+    options = (("grpc.keepalive_time_ms", 1000), ("grpc.http2.max_pings_without_data", 0))
+    async with client(f"localhost:{rig.running.port}", *options) as channel:
         yield Rig(rig.probe, rig.running, channel)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 from certificates import Authority, Pair
+from clients import client
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from probe_service import SERVICE, Probe, ProbeSettings
 
@@ -40,15 +41,11 @@ async def call(
     port: int, ca: Path | None, pair: Pair | None = None, metadata: tuple[tuple[str, str], ...] = ()
 ) -> grpc.StatusCode:
     """Make a new connection and one call on it; return how it ended."""
-    options = [("grpc.use_local_subchannel_pool", 1)]
-    if ca is None:
-        channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options)
-    else:
+    credentials = None
+    if ca is not None:
         files = TlsFiles(ca=ca, cert=pair.cert if pair else None, key=pair.key if pair else None)
-        channel = grpc.aio.secure_channel(
-            f"127.0.0.1:{port}", channel_credentials(watch(files).current()), options=options
-        )
-    async with channel:
+        credentials = channel_credentials(watch(files).current())
+    async with client(port, credentials=credentials) as channel:
         method = channel.unary_unary(f"/{SERVICE}/UnaryUnary")
         try:
             await method(b"", timeout=10, metadata=metadata)
@@ -78,7 +75,7 @@ async def test_certificates_are_replaced_without_a_restart(first: Authority, sec
     settings = served(tls_cert_file=pair.cert, tls_key_file=pair.key)
     async with open_server(settings, ServerMetrics("probe"), {SERVICE: Probe().add}) as running:
         credentials = channel_credentials(watch(TlsFiles(ca=first.cert)).current())
-        async with grpc.aio.secure_channel(f"127.0.0.1:{running.port}", credentials) as old:
+        async with client(running.port, credentials=credentials) as old:
             method = old.unary_unary(f"/{SERVICE}/UnaryUnary")
             await method(b"", timeout=10)
             pair.put(second.sign("server"))
@@ -173,7 +170,7 @@ async def test_health_has_a_port_of_its_own_without_tls(first: Authority):
     (port,) = free_ports(1)
     settings = served(tls_cert_file=pair.cert, tls_key_file=pair.key, tls_client_ca_file=first.cert, health_port=port)
     async with open_server(settings, ServerMetrics("probe"), {SERVICE: Probe().add}) as running:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        async with client(port) as channel:
             check, request = health_pb2_grpc.HealthStub(channel).Check, health_pb2.HealthCheckRequest(service=SERVICE)
             assert (await check(request)).status == health_pb2.HealthCheckResponse.NOT_SERVING
             await running.set_serving(serving=True)
