@@ -164,7 +164,7 @@ async def test_a_backend_that_comes_back_is_found() -> None:
     fake = FakeReranker()
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(AsyncExitStack())
-        port = await first.enter_async_context(serve(fake))
+        port = await first.enter_async_context(serve(fake, port=free_port()))
         rig = await stack.enter_async_context(open_rig(reranker_target=f"dns:///127.0.0.1:{port}"))
         await rig.fill("alpha")
         assert numbers((await rig.ask()).hits) == [1]

@@ -15,6 +15,7 @@ from factories import POISON, encoder_settings, reference_ids, reference_vector,
 from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from cli.addresses import free_ports
 from encoder_server.app import open_app
 from encoder_server.service import SERVICE
 from retrieval.encoder.v1 import encoder_pb2 as pb
@@ -133,8 +134,7 @@ async def test_a_bundle_that_is_refused_closes_the_port(tmp_path: Path):
     """A refused start leaves no half server behind: the port is free for the next."""
     bad = tiny_encoder_bundle(tmp_path / "bad", golden_shift=0.1)
     good = tiny_encoder_bundle(tmp_path / "good")
-    async with open_app(encoder_settings(good)) as first:
-        port = first.port
+    (port,) = free_ports(1)
     with pytest.raises(Misconfigured):
         async with open_app(encoder_settings(bad, port=port)):
             pass
