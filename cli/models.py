@@ -37,7 +37,7 @@ def prepare(
     """Make both bundles of a profile; those that are up to date are left alone.
 
     demo: small models out of an installed package, in seconds and without a network. full: multilingual-e5-small and
-    bge-reranker-v2-m3 from the model hub, pinned by revision and digest, exported with torch.
+    bge-reranker-v2-m3 from the model hub, exported with torch; the first download pins revision and digests.
     """
     place = Home(path=home)
     with reported(), needs("demo" if profile == "demo" else "export"):

@@ -1,4 +1,4 @@
-"""The profile full: the hub's models at pinned revisions, exported with torch."""
+"""The profile full: the hub's models, at the revisions that the catalog pins, exported with torch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1940,7 +1940,7 @@ class RetrievedList(_message.Message):
     """Documents that it had."""
     @_builtins.property
     def compute(self) -> _duration_pb2.Duration:
-        """Work in the store; where the list was read several times, that of the last time."""
+        """Work in the store, over all times that the list was read."""
 
     def __init__(
         self,
