@@ -1,7 +1,7 @@
 """When a backend that does not answer is left alone, and when it is tried again. Pure: told the time, does no I/O.
 
-A circuit opens after so many failures in a row, in which no call at all was answered; while one of several replicas
-still answers it stays closed, and gRPC's own retry hides the others. While it is open, calls are refused; after a pause
+A circuit opens after so many failures in a row, in which no call at all was answered, be it one that was sent later; while
+one of several replicas still answers it stays closed, and gRPC's own retry hides the others. While it is open, calls are refused; after a pause
 one call goes through and tells whether there is an answer again. Pauses double up to a limit.
 """
 
@@ -42,6 +42,8 @@ class Pass:
 
     era: int
     """How often the circuit had opened or closed: outcomes of an era that is over do not open it."""
+    answers: int = 0
+    """How many answers had come by then: where more came before the call failed, the backend was there all the time."""
     probe: bool = False
 
 
@@ -58,7 +60,7 @@ class Breaker:
     def __init__(self, policy: BreakerPolicy, chance: Callable[[], float] = random.random) -> None:
         self._policy = policy
         self._chance = chance
-        self._failures = 0
+        self._failures = self._answers = 0
         self._first_pause_s = min(FIRST_PAUSE_S, policy.max_pause_s)
         self._pause_s = self._first_pause_s
         self._probe_at: float | None = None  # None while the circuit is closed
@@ -78,11 +80,11 @@ class Breaker:
         A probe that has lasted for a whole pause is given up for lost: the next call is a probe, too.
         """
         if self._probe_at is None:
-            return Pass(era=self._era)
+            return Pass(era=self._era, answers=self._answers)
         if now < self._probe_at:
             return None
         self._probing, self._probe_at = True, now + self._pause_s
-        return Pass(era=self._era, probe=True)
+        return Pass(era=self._era, answers=self._answers, probe=True)
 
     def wait_s(self, now: float) -> float:
         """Return the seconds until a call can be let through."""
@@ -90,18 +92,21 @@ class Breaker:
 
     def answered(self, _passed: Pass) -> None:
         """Note that the backend answered, be it with an error of its own; that closes the circuit."""
+        self._answers += 1
         self._failures, self._pause_s = 0, self._first_pause_s
         if self._probe_at is not None:
             self._probe_at, self._probing = None, False
             self._era += 1
 
     def failed(self, passed: Pass, now: float) -> None:
-        """Note that no answer came."""
+        """Note that no answer came; it counts where none came to any other call meanwhile either."""
         if passed.era != self._era:
             return
         if passed.probe:
             self._probing = False
             self._rest(now)
+            return
+        if passed.answers != self._answers:
             return
         self._failures += 1
         if self._failures >= self._policy.failures:

@@ -50,6 +50,20 @@ def test_any_answer_between_failures_keeps_it_closed() -> None:
     assert circuit.state is CircuitState.CLOSED
 
 
+def test_calls_that_end_together_count_only_where_others_had_no_answer_either() -> None:
+    """One caller's calls that time out at once, while others are answered, open nothing."""
+    circuit = breaker()
+    slow = [let_in(circuit, 0) for _ in range(10 * POLICY.failures)]
+    circuit.answered(let_in(circuit, 0))
+    for passed in slow:
+        circuit.failed(passed, 1)
+    assert circuit.state is CircuitState.CLOSED
+    dead = [let_in(circuit, 1) for _ in range(POLICY.failures)]
+    for passed in dead:
+        circuit.failed(passed, 2)
+    assert circuit.state is CircuitState.OPEN
+
+
 def test_one_probe_goes_through_after_the_pause() -> None:
     """While it is under way all others are refused."""
     circuit = opened()
