@@ -4,11 +4,17 @@ import fcntl
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from tiny_models import TinyFile, write_e5_file
 
 from models import demo
 
 REPOSITORY = Path(__file__).parents[1]
+
+# A machine that stands still for a moment makes an example slow and tells nothing of the code; and the same tree always
+# meets the same examples, so that whoever changed nothing breaks nothing. `--hypothesis-profile=default` looks further.
+settings.register_profile("house", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("house")
 
 
 @pytest.fixture(scope="session")
