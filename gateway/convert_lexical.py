@@ -65,7 +65,7 @@ def _language_of(message: pb.LexicalParameters, field: str) -> str:
     if not message.language and (message.stem or message.stop_words):
         raise InvalidRequest("LANGUAGE_REQUIRED", "stem and stop_words need a language", field=field)
     if len(message.language) > MAX_LANGUAGE_CHARACTERS:
-        raise InvalidRequest("LANGUAGE_UNKNOWN", f"more than {MAX_LANGUAGE_CHARACTERS} characters", field=field)
+        raise InvalidRequest("LANGUAGE_UNSUPPORTED", f"more than {MAX_LANGUAGE_CHARACTERS} characters", field=field)
     return message.language
 
 

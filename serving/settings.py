@@ -139,7 +139,7 @@ class ModelServerSettings(ServerSettings):
     max_delay_ms: float = Field(0.0, ge=0)
     """How long an idle device waits for a batch that is not full: more throughput where calls are small and many."""
     prefetch: bool | None = None
-    """Whether a full batch is prepared while another one runs; default is yes on CUDA, where batches are short."""
+    """Whether a full batch is prepared while another one runs; default is yes on a GPU, where batches are short."""
 
     @property
     def session_options(self) -> SessionOptions:

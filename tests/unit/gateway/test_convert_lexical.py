@@ -79,7 +79,7 @@ def test_the_largest_legal_values_pass() -> None:
         ({"tokenizer": 9}, "ENUM_UNKNOWN", "tokenizer"),
         ({"stem": True}, "LANGUAGE_REQUIRED", "language"),
         ({"stop_words": True}, "LANGUAGE_REQUIRED", "language"),
-        ({"language": "x" * 65}, "LANGUAGE_UNKNOWN", "language"),
+        ({"language": "x" * 65}, "LANGUAGE_UNSUPPORTED", "language"),
         ({"extra_stop_words": ["w"] * 1_001}, "WORD_COUNT", "extra_stop_words"),
         ({"extra_stop_words": ["fine", "The"]}, "WORD", "extra_stop_words[1]"),
         ({"extra_stop_words": [" "]}, "WORD", "extra_stop_words[0]"),

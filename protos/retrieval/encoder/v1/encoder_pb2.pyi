@@ -563,7 +563,7 @@ class ModelReference(_message.Message):
     precision: _builtins.str
     """Numeric form of the weights: "fp32", "fp16" or "int8"."""
     device: _builtins.str
-    """Where it really runs: "cpu" or "cuda"."""
+    """Where it really runs: "cpu", "cuda" or "tensorrt"."""
     def __init__(
         self,
         *,
