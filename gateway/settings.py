@@ -1,12 +1,16 @@
 """What the gateway can be told: `TWOSTAGE_GATEWAY_PORT` and so on."""
 
+import re
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from serving.settings import CLIENT_MESSAGE_BYTES, ServerSettings
+from serving.settings import CLIENT_MESSAGE_BYTES, MAX_PORT, ServerSettings
+
+API = re.compile(r"https?://(?P<host>[\w.-]+|\[[0-9a-fA-F:.]+\])(:(?P<port>[0-9]{1,5}))?(/[^\s?#]*)?")
 
 
 class GatewaySettings(ServerSettings):
@@ -88,12 +92,18 @@ class GatewaySettings(ServerSettings):
     max_answer_bytes: int = Field(CLIENT_MESSAGE_BYTES - 256 * 1024, ge=64 * 1024)
     """Most bytes of text and payload in one answer: what every gRPC client accepts, less a margin for the rest."""
 
+    @field_validator("writer_url")
+    @classmethod
+    def _is_api(cls, value: str | None) -> str | None:
+        # A user would be sent in the key's place, and a query would come before the path of a call.
+        if value is not None and not _is_api(value):
+            raise ValueError("http(s)://host/v1 or http(s)://host:port/v1 is wanted, and no user, password or query")
+        return value
+
     @model_validator(mode="after")
     def _writer_is_whole(self) -> Self:
-        if self.writer_url is not None and not (
-            self.writer_model and self.writer_url.startswith(("http://", "https://"))
-        ):
-            raise ValueError("writer_url begins with http:// or https:// and needs writer_model")
+        if self.writer_url is not None and not self.writer_model:
+            raise ValueError("writer_url needs writer_model")
         return self
 
     @model_validator(mode="after")
@@ -104,3 +114,21 @@ class GatewaySettings(ServerSettings):
                 "use a Qdrant server or one worker"
             )
         return self
+
+
+def _is_api(url: str) -> bool:
+    """Tell whether a URL has a host that can be one, a port that can be one, if any, and a path, if any."""
+    found = API.fullmatch(url)
+    if found is None or not url.isprintable():
+        return False
+    host, port = found["host"], found["port"]
+    try:
+        if host.startswith("["):
+            IPv6Address(host[1:-1])
+        elif re.fullmatch("[0-9.]+", host):
+            IPv4Address(host)
+        else:
+            host.encode("idna")
+    except ValueError:
+        return False
+    return port is None or 0 < int(port) <= MAX_PORT

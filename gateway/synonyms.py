@@ -10,27 +10,36 @@
 Phrases are compared word by word, case aside; a word is a longest run of letters, numbers, underscores and the marks
 on them. Phrases and queries are composed first (NFC), so that an accent is the same however it was typed. Where two
 phrases begin at one word of a query, the longer one counts. The name is the one that a search uses, be it an alias.
+
+All of this runs on the event loop, on queries that callers send: it takes time by the length of a query, however often
+a phrase is in it, and memory for the few phrasings that are used.
 """
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, NamedTuple, Self
-from unicodedata import category, normalize
+from unicodedata import category
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from gateway.composition import composed
 from serving.errors import Misconfigured
 from serving.watched import EVERY_S, Watched
 
 MAX_ENTRIES = 10_000
 MAX_VARIANTS = 4
 """Phrasings that one query is encoded in besides its own: each costs a list."""
+MAX_TRIED = 32
+"""Replacements that are tried for those: some make a phrasing that there is already."""
 MAX_WORDS = 32
 """Phrases that are added to one lexical query."""
+MAX_PHRASE_WORDS = 16
+"""Words of a phrase that is looked for: at each word of a query every length is compared that may begin there."""
 
 MAX_NAMES = 1_000
 """Collections without a file that are remembered: names come from callers."""
@@ -38,11 +47,7 @@ MAX_NAMES = 1_000
 log = logging.getLogger(__name__)
 
 
-def _composed(text: str) -> str:
-    return normalize("NFC", text)
-
-
-Phrase = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_composed)]
+Phrase = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(composed)]
 Words = tuple[str, ...]
 
 
@@ -68,6 +73,8 @@ class Entry(BaseModel):
         for phrase in (*self.any, *self.to, *((self.source,) if self.source else ())):
             if not _words(phrase):
                 raise ValueError("a phrase has no word")
+        if any(len(_words(phrase)) > MAX_PHRASE_WORDS for phrase in (*self.any, self.source)):
+            raise ValueError(f"a phrase that is looked for has at most {MAX_PHRASE_WORDS} words")
         return self
 
     @property
@@ -86,6 +93,7 @@ class _Match:
 
     begin: int
     end: int
+    phrase: Words
     replacements: Sequence[str]
 
 
@@ -96,8 +104,8 @@ class Synonyms:
     entries: Sequence[Entry] = ()
     _rules: Mapping[Words, Sequence[tuple[str, Sequence[str]]]] = field(default_factory=dict)
     """Phrase, word by word -> language and what stands for it."""
-    _longest: int = 0
-    """Words of the longest phrase."""
+    _sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Word -> how many words the phrases have that begin with it, most first."""
 
     @classmethod
     def of(cls, entries: Sequence[Entry]) -> Self:
@@ -106,7 +114,10 @@ class Synonyms:
         for entry in entries:
             for phrase, replacements in entry.rules:
                 rules.setdefault(_words(phrase), []).append((entry.language.casefold(), replacements))
-        return cls(tuple(entries), rules, max(map(len, rules), default=0))
+        sizes: dict[str, set[int]] = {}
+        for words in rules:
+            sizes.setdefault(words[0], set()).add(len(words))
+        return cls(tuple(entries), rules, {first: sorted(of, reverse=True) for first, of in sizes.items()})
 
     def words(self, query: str, language: str = "") -> Sequence[str]:
         """Return the phrases to add to a lexical query, at most 32.
@@ -115,8 +126,8 @@ class Synonyms:
             query: The query.
             language: Its language, case aside; entries of others do not count. Empty is any.
         """
-        found = [text for match in self._matches(_composed(query), language) for text in match.replacements]
-        return list(dict.fromkeys(found))[:MAX_WORDS]
+        found = {match.phrase: match.replacements for match in self._matches(composed(query), language)}
+        return _first_different(chain.from_iterable(found.values()), MAX_WORDS)
 
     def variants(self, query: str, language: str = "", *, besides: Sequence[str] = ()) -> Sequence[str]:
         """Return the query with one phrase replaced at a time, at most 4 times; see `words` for the arguments.
@@ -125,35 +136,37 @@ class Synonyms:
         phrase come in the order of the file, those of several phrases by turns, so that no phrase takes up all the
         room. The rest of the query is composed (NFC).
         """
-        query = _composed(query)
-        made: dict[str, None] = {}
-        matches = list(self._matches(query, language))
-        for turn in range(max((len(match.replacements) for match in matches), default=0)):
-            for match in matches:
-                if turn < len(match.replacements):
-                    made[query[: match.begin] + match.replacements[turn] + query[match.end :]] = None
-        for known in (query, *besides):
-            made.pop(_composed(known), None)
-        return list(made)[:MAX_VARIANTS]
+        query = composed(query)
+        known = {query, *map(composed, besides)}
+        tried = islice(_replaced(query, list(self._matches(query, language))), MAX_TRIED)
+        return _first_different((text for text in tried if text not in known), MAX_VARIANTS)
 
     def _matches(self, query: str, language: str) -> Iterable[_Match]:
         """Find phrases of a composed query from left to right; the longest at each place, no word twice."""
+        language = language.casefold()
         spans = _spans(query)
         words = [query[begin:end].casefold() for begin, end in spans]
+        found: dict[Words, Sequence[str]] = {}
         at = 0
         while at < len(words):
-            size, replacements = self._longest_at(words, at, language.casefold())
-            if size:
-                yield _Match(spans[at][0], spans[at + size - 1][1], replacements)
-            at += max(1, size)
+            phrase = self._longest_at(words, at, language)
+            if phrase:
+                if phrase not in found:
+                    found[phrase] = self._replacements(phrase, language)
+                yield _Match(spans[at][0], spans[at + len(phrase) - 1][1], phrase, found[phrase])
+            at += max(1, len(phrase))
 
-    def _longest_at(self, words: Sequence[str], at: int, language: str) -> tuple[int, Sequence[str]]:
-        for size in range(min(self._longest, len(words) - at), 0, -1):
-            rules = self._rules.get(tuple(words[at : at + size]), ())
-            replacements = [text for of, texts in rules if not (of and language) or of == language for text in texts]
-            if replacements:
-                return size, list(dict.fromkeys(replacements))
-        return 0, ()
+    def _longest_at(self, words: Sequence[str], at: int, language: str) -> Words:
+        """Return the longest phrase that begins at a word and stands for something in a language, or nothing."""
+        for size in self._sizes.get(words[at], ()):
+            phrase = tuple(words[at : at + size])
+            if any(_applies(of, language) for of, _ in self._rules.get(phrase, ())):
+                return phrase
+        return ()
+
+    def _replacements(self, phrase: Words, language: str) -> Sequence[str]:
+        rules = self._rules[phrase]
+        return list(dict.fromkeys(text for of, texts in rules if _applies(of, language) for text in texts))
 
 
 NO_SYNONYMS = Synonyms()
@@ -239,6 +252,32 @@ class SynonymBook:
 
     def _watched(self, path: Path) -> Watched[Synonyms]:
         return Watched([path], lambda contents: read_synonyms(contents[0], path.name), clock=self._clock)
+
+
+def _applies(of: str, language: str) -> bool:
+    """Tell whether an entry of a language is for queries of one; empty is all, and any."""
+    return not (of and language) or of == language
+
+
+def _replaced(query: str, matches: Sequence[_Match]) -> Iterator[str]:
+    """Make the query with one match replaced by something else, matches by turns; each is a copy of the query."""
+    turn = 0
+    while matches := [match for match in matches if turn < len(match.replacements)]:
+        for match in matches:
+            replacement = match.replacements[turn]
+            if replacement != query[match.begin : match.end]:
+                yield query[: match.begin] + replacement + query[match.end :]
+        turn += 1
+
+
+def _first_different(texts: Iterable[str], count: int) -> Sequence[str]:
+    """Return the first texts that differ; no more are made than that takes."""
+    found: dict[str, None] = {}
+    for text in texts:
+        found[text] = None
+        if len(found) == count:
+            break
+    return list(found)
 
 
 def _words(phrase: str) -> Words:

@@ -45,12 +45,13 @@ class ChatWriter:
         key: Callable[[], str] | None = None,
         prompt: str = PROMPT,
     ) -> None:
+        self._url = f"{url.rstrip('/')}/chat/completions"
         self._asked = {"model": model, "n": passage_count, "max_tokens": max_tokens}
         self._count = passage_count
         self._prompt = prompt
         self._key = key
         # No proxy and no key of the environment: what leaves goes where the operator said and nowhere else.
-        self._client = httpx.AsyncClient(base_url=url.rstrip("/") + "/", trust_env=False, follow_redirects=False)
+        self._client = httpx.AsyncClient(trust_env=False, follow_redirects=False)
 
     async def __aenter__(self) -> Self:
         return self
@@ -63,7 +64,7 @@ class ChatWriter:
 
         Raises:
             DeadlineSpent: The endpoint took too long.
-            Unavailable: It cannot be reached or failed.
+            Unavailable: It cannot be reached or failed; so does a URL or a key that cannot be used.
             Overloaded: It takes no more for now.
             InferenceFailed: `WRITER_FAILED`, it refused, or what came back is no passage.
         """
@@ -75,13 +76,13 @@ class ChatWriter:
             # httpx itself limits every read, but not how many there are.
             async with (
                 asyncio.timeout(left),
-                self._client.stream("POST", "chat/completions", json=body, headers=headers, timeout=left) as response,
+                self._client.stream("POST", self._url, json=body, headers=headers, timeout=left) as response,
             ):
                 _require_success(response.status_code)
                 return _passages(await _read(response))[: self._count]
         except (TimeoutError, httpx.TimeoutException):
             raise DeadlineSpent("DEADLINE_SPENT", "the writer took too long") from None
-        except httpx.HTTPError:
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError):  # the latter of hosts and of keys
             # Without it as the cause: its words may hold what was sent.
             raise Unavailable("WRITER_UNAVAILABLE", "the writer cannot be reached") from None
 

@@ -77,6 +77,9 @@ def set_up(service: str, *, form: str, level: str) -> None:
     logging.getLogger(f"{OTEL}.trace").setLevel(logging.ERROR)
     # And here the headers of OTEL_EXPORTER_OTLP_HEADERS that are malformed, which hold keys.
     logging.getLogger(f"{OTEL}.util.re").setLevel(logging.ERROR)
+    # Every request with its URL, which may hold a password, and what is sent and answered.
+    for name in ("httpx", "httpcore"):
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def _json(service: str) -> logging.Formatter:

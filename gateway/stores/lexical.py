@@ -9,7 +9,6 @@ is qdrant-edge's. Another version of it might number words otherwise, and stored
 version is pinned, a test knows the numbers of some words, and indexing again is the remedy.
 """
 
-import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -17,6 +16,7 @@ from typing import Any
 
 import qdrant_edge as edge
 
+from gateway.composition import composed
 from gateway.parameters import LexicalParameters, LexicalTokenizer
 from serving.errors import InvalidRequest
 
@@ -65,18 +65,18 @@ class Lexicon:
                 tokenizer=_TOKENIZERS[parameters.tokenizer],
                 lowercase=True,
                 ascii_folding=parameters.fold_accents,
-                stopwords=edge.StopwordsSet(stop_words, {_composed(one) for one in parameters.extra_stop_words}),
+                stopwords=edge.StopwordsSet(stop_words, {composed(one) for one in parameters.extra_stop_words}),
                 stemmer=stem,
             )
         )
 
     def document(self, text: str) -> edge.SparseVector | None:
         """Return a document's weights by word; None where no word counts."""
-        return _with_words(self._model.embed_document(_composed(text)))
+        return _with_words(self._model.embed_document(composed(text)))
 
     def query(self, text: str) -> edge.SparseVector | None:
         """Return a query's words, each with weight 1; None where no word counts."""
-        return _with_words(self._model.embed_query(_composed(text)))
+        return _with_words(self._model.embed_query(composed(text)))
 
 
 def lexicon(parameters: LexicalParameters) -> Lexicon:
@@ -115,11 +115,6 @@ def require_supported(parameters: LexicalParameters | None) -> None:
 @lru_cache(_CACHED)
 def _kept(parameters: LexicalParameters) -> Lexicon:
     return Lexicon(parameters)
-
-
-def _composed(text: str) -> str:
-    # An accent as a character of its own would end a word.
-    return unicodedata.normalize("NFC", text)
 
 
 def _with_words(vector: edge.SparseVector) -> edge.SparseVector | None:

@@ -27,22 +27,22 @@ WRITTEN = pb.SearchRequest(
 async def gateway(
     directory: Path, endpoint: Endpoint, **others: Any
 ) -> AsyncIterator[tuple[GatewayServiceStub, FakeEncoder]]:
-    """Open a gateway whose writer is the endpoint, with two documents."""
+    """Open a gateway whose writer is the endpoint unless others say otherwise, with two documents."""
     async with AsyncExitStack() as stack:
         encoder = FakeEncoder()
         ports = [await stack.enter_async_context(serve(fake)) for fake in (encoder, FakeReranker())]
         (directory / "key").write_text("writer-key")
-        settings = GatewaySettings(
-            host="127.0.0.1",
-            port=0,
-            store_path=directory / "store",
-            encoder_target=f"dns:///127.0.0.1:{ports[0]}",
-            reranker_target=f"dns:///127.0.0.1:{ports[1]}",
-            writer_url=await stack.enter_async_context(endpoint.serving()),
-            writer_model="m",
-            writer_api_key_file=directory / "key",
-            **others,
-        )
+        told: dict[str, Any] = {
+            "host": "127.0.0.1",
+            "port": 0,
+            "store_path": directory / "store",
+            "encoder_target": f"dns:///127.0.0.1:{ports[0]}",
+            "reranker_target": f"dns:///127.0.0.1:{ports[1]}",
+            "writer_url": await stack.enter_async_context(endpoint.serving()),
+            "writer_model": "m",
+            "writer_api_key_file": directory / "key",
+        }
+        settings = GatewaySettings(**(told | others))
         running = await stack.enter_async_context(open_app(settings))
         channel = await stack.enter_async_context(client(running.port))
         await CollectionServiceStub(channel).CreateCollection(pb.CreateCollectionRequest(collection="c"))
@@ -88,3 +88,11 @@ async def test_a_writer_that_fails_or_hangs_costs_no_search(tmp_path: Path, endp
     assert [hit.id.number for hit in answer.hits] == [1, 2]
     assert answer.hits[0].HasField("logit")
     assert (answer.degradation.write_skipped_reason, answer.degradation.reason) == (reason, "")
+
+
+async def test_an_address_that_the_client_refuses_costs_no_search(tmp_path: Path) -> None:
+    """What is no host only to the client lets the gateway start, and searches go on without the writer."""
+    async with gateway(tmp_path, Endpoint(), writer_url="http://xn--/v1") as (search, _):
+        answer = await search.Search(WRITTEN, timeout=20)
+    assert [hit.id.number for hit in answer.hits] == [1, 2]
+    assert (answer.degradation.write_skipped_reason, answer.degradation.reason) == ("WRITER_UNAVAILABLE", "")

@@ -1,12 +1,25 @@
 """Synonyms: how a file is read, and what it makes of a query."""
 
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unicodedata import normalize
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.synonyms import MAX_NAMES, MAX_VARIANTS, NO_SYNONYMS, SynonymBook, read_synonyms
+from gateway.composition import MAX_MARKS
+from gateway.synonyms import (
+    MAX_NAMES,
+    MAX_PHRASE_WORDS,
+    MAX_TRIED,
+    MAX_VARIANTS,
+    NO_SYNONYMS,
+    SynonymBook,
+    read_synonyms,
+)
 from serving.errors import Misconfigured
 
 FILE = b"""
@@ -32,8 +45,26 @@ class Clock:
         return self.now
 
 
+class CountedRules(dict[Any, Any]):
+    """Rules that count the words of what is looked up in them."""
+
+    asked = 0
+
+    def get(self, phrase: Any, default: Any = None) -> Any:
+        self.asked += len(phrase)
+        return super().get(phrase, default)
+
+
 def synonyms():
     return read_synonyms(FILE, "test.yaml")
+
+
+def words_looked_up(data: bytes, query: str) -> int:
+    """Count the words of the phrases that are compared for a query."""
+    found = read_synonyms(data, "test.yaml")
+    rules = CountedRules(found._rules)
+    replace(found, _rules=rules).words(query)
+    return rules.asked
 
 
 def test_two_way_entries_stand_for_one_another():
@@ -130,6 +161,78 @@ def test_a_query_without_phrases_is_left_alone():
     """Nothing is added where nothing matches, nor where there are no synonyms."""
     assert synonyms().variants("the weather") == []
     assert NO_SYNONYMS.words("vpn") == NO_SYNONYMS.variants("vpn") == []
+
+
+def test_variants_that_are_not_used_are_not_made():
+    """A query that is one phrase over and over takes memory for a few variants, not for one per phrase."""
+    query = "vpn " * 4_000
+    found = synonyms()
+    tracemalloc.start()
+    try:
+        variants = found.variants(query)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [len(one) for one in variants] == [len(query) + len("remote access") - len("vpn")] * MAX_VARIANTS
+    assert peak < 300 * len(query)
+
+
+def test_variants_that_are_all_the_same_are_given_up():
+    """However many phrases there are, only so many replacements are tried for variants that differ."""
+    found = read_synonyms(b"- {from: a, to: [a a]}\n- {from: b, to: [c]}\n", "test.yaml")
+    many = "a " * MAX_TRIED
+    assert found.variants("a " * (MAX_TRIED - 1) + "b") == ["a " * MAX_TRIED + "b", "a " * (MAX_TRIED - 1) + "c"]
+    assert found.variants(f"{many}b") == [f"{many}a b"]
+
+
+def test_a_replacement_that_changes_nothing_is_not_tried():
+    """Where a phrase is written as one of its synonyms already, that one takes no room of others."""
+    found = read_synonyms(b"- any: [sign in, sign-in]\n- {from: b, to: [c]}\n", "test.yaml")
+    many = "sign-in " * (2 * MAX_TRIED)
+    assert found.variants(f"{many}b")[0] == f"{many}c"
+
+
+@pytest.mark.parametrize("times", [1, 2_000])
+def test_a_synonym_counts_once_however_often_its_phrase_comes(times: int):
+    """A phrase that comes again adds nothing to a lexical query, and what is added is no more than 32 phrases."""
+    many = read_synonyms(f"- from: a\n  to: [{', '.join(f'b{number}' for number in range(40))}]".encode(), "t")
+    assert many.words("a " * times) == [f"b{number}" for number in range(32)]
+
+
+def test_only_phrases_that_begin_with_a_word_are_compared():
+    """Nothing is looked up at a word that begins no phrase, and else only lengths of phrases that begin with it."""
+    longest = " ".join(["a"] * (MAX_PHRASE_WORDS - 1) + ["z"])
+    data = f"- from: {longest}\n  to: [x]\n- from: b\n  to: [x]\n".encode()
+    assert words_looked_up(data, "c " * 2_000) == 0
+    assert words_looked_up(data, "b " * 2_000) == 2_000
+    assert words_looked_up(data, "a " * 2_000) <= 2_000 * MAX_PHRASE_WORDS
+
+
+def test_a_long_phrase_is_found_where_the_query_ends_with_it():
+    """A phrase counts at the end of a query too, and a shorter one where too few words are left for a longer one."""
+    found = read_synonyms(b"- {from: a b c, to: [x]}\n- {from: a, to: [y]}\n- {from: a b, to: [z], language: it}", "t")
+    assert found.words("c a b c") == ["x"]
+    assert found.words("c a b", "en") == ["y"]
+    assert found.words("c a b", "it") == ["z"]
+
+
+def test_phrases_that_are_looked_for_have_few_words():
+    """A phrase that is looked for may have 16 words and no more; what stands for it may have as many as fit."""
+    most, more = (" ".join("abcdefghijklmnopq"[:count]) for count in (MAX_PHRASE_WORDS, MAX_PHRASE_WORDS + 1))
+    assert read_synonyms(f"- {{from: {most}, to: [{more}]}}".encode(), "t").words(most) == [more]
+    for data in (f"- {{from: {more}, to: [b]}}", f"- any: [b, {more}]"):
+        with pytest.raises(Misconfigured) as raised:
+            read_synonyms(data.encode(), "test.yaml")
+        assert raised.value.reason == "SYNONYMS_MALFORMED"
+
+
+def test_marks_that_pile_up_are_not_sorted():
+    """A query with more marks in a row than any language has stays as it was typed; with as many it is composed."""
+    below, above = "\N{COMBINING DOT BELOW}", "\N{COMBINING ACUTE ACCENT}"
+    language, pile = (f"e{(above + below) * (count // 2)}" for count in (MAX_MARKS, MAX_MARKS + 2))
+    assert synonyms().variants(f"VPN {language}")[0] == f"remote access {normalize('NFC', language)}"
+    assert synonyms().variants(f"VPN {pile}")[0] == f"remote access {pile}"
+    assert normalize("NFC", pile) != pile
 
 
 @given(st.text(max_size=200))

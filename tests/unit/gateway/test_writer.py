@@ -80,3 +80,31 @@ async def test_nobody_there():
     async with ChatWriter(f"http://127.0.0.1:{port}/v1", "m") as writer:
         with pytest.raises(Unavailable):
             await writer.write("why?", deadline=Deadline.after(10))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://[::1",
+        "http://h\x00st/v1",
+        "http://999.1.1.1/v1",
+        "http://xn--/v1",
+        "http://\N{SNOWMAN}/v1",
+        "http://a..b",
+    ],
+)
+async def test_an_address_that_is_none_is_unavailable(url: str):
+    """A URL that cannot be called lets the writer open, and fails every call with one of our errors."""
+    async with ChatWriter(url, "m") as writer:
+        with pytest.raises(Unavailable):
+            await writer.write("why?", deadline=Deadline.after(10))
+
+
+async def test_a_key_that_fits_no_header_is_unavailable():
+    """A key beyond ASCII cannot be sent, which is one of our errors and holds nothing of the key."""
+    endpoint = Endpoint(completion("a"))
+    with pytest.raises(Unavailable) as raised:
+        await write(endpoint, key=lambda: "s\N{LATIN SMALL LETTER E WITH ACUTE}cret")
+    assert "cret" not in str(raised.value)
+    assert raised.value.__cause__ is None
+    assert endpoint.bodies == []

@@ -8,9 +8,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from chat_endpoint import Endpoint, completion
 from opentelemetry.util.re import parse_env_headers
 
+from gateway.writer import ChatWriter
 from serving import logs, tracing
+from serving.deadline import Deadline
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -134,3 +137,15 @@ def test_a_malformed_header_for_the_collector_is_not_logged(capsys: pytest.Captu
     logs.set_up("gateway", form="text", level="DEBUG")
     assert parse_env_headers("authorization: Bearer private", liberal=True) == {}
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("level", ["INFO", "DEBUG"])
+async def test_what_is_sent_over_http_is_not_logged(capsys: pytest.CaptureFixture[str], level: str):
+    """Neither URLs, which may hold passwords, nor headers, which hold keys, are in the log at any level."""
+    logs.set_up("gateway", form="text", level=level)
+    async with Endpoint(completion("a")).serving() as url:
+        host = url.removeprefix("http://")
+        async with ChatWriter(f"http://user:private@{host}", "m", key=lambda: "private") as writer:
+            assert await writer.write("why?", deadline=Deadline.after(10)) == ["a"]
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if "private" in line or host in line or "request" in line.lower()] == []
