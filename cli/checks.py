@@ -13,7 +13,7 @@ from cli.access import access
 from cli.addresses import free, reachable
 from cli.console import size
 from cli.findings import Finding
-from cli.health import Answer, ask
+from cli.health import ASK_TIMEOUT_S, Answer, ask
 from cli.home import Home, Profile
 from serving.bundle import Bundle, Manifest
 from serving.cpu import int8_flags, read_quota, usable_cpus
@@ -124,18 +124,18 @@ def device(home: Home, profile: Profile) -> tuple[str | None, Finding]:
     return session.device, Finding(name="device", value=value)
 
 
-async def ports(host: str, ports_by_name: Mapping[str, int]) -> list[Finding]:
-    """Look which ports are free, and who answers at the others."""
-    return list(await asyncio.gather(*(_port(host, name, port) for name, port in ports_by_name.items())))
+async def ports(host: str, ports_by_name: Mapping[str, int], timeout_s: float = ASK_TIMEOUT_S) -> list[Finding]:
+    """Look which ports are free, and who answers at the others, to each question within that time."""
+    return list(await asyncio.gather(*(_port(host, name, port, timeout_s) for name, port in ports_by_name.items())))
 
 
-async def _port(host: str, name: str, port: int) -> Finding:
+async def _port(host: str, name: str, port: int, timeout_s: float) -> Finding:
     try:
         if free(host, port):
             return Finding(name=f"port {port}", value=f"free for the {name}")
     except Misconfigured as error:
         return Finding(name=f"port {port}", value=error.message, state="bad")
-    value, todo = _holder(await ask(reachable(host, port)), name)
+    value, todo = _holder(await ask(reachable(host, port), timeout_s), name)
     return Finding(name=f"port {port}", value=f"taken{value}", state="bad", todo=todo)
 
 

@@ -9,6 +9,7 @@ from cli import checks, options
 from cli.calls import run
 from cli.console import EXIT_NOT_SO, answers, print_json
 from cli.findings import Finding, bad_of, document, print_findings
+from cli.health import ASK_TIMEOUT_S
 from cli.home import Home
 
 
@@ -19,6 +20,7 @@ def doctor(
     gateway_port: options.GatewayPort = 50_051,
     encoder_port: options.EncoderPort = 50_052,
     reranker_port: options.RerankerPort = 50_053,
+    timeout: options.Timeout = ASK_TIMEOUT_S,
     as_json: options.AsJson = False,
 ) -> None:
     """Check installation, machine, models and ports; exits 1 where `twostage up` would stop.
@@ -32,7 +34,7 @@ def doctor(
         "installed": list(checks.installation()),
         "machine": list(checks.machine(place, profile)),
         f"models of profile {profile}": list(checks.models(place, profile)),
-        "ports": run(checks.ports(host, ports)),
+        "ports": run(checks.ports(host, ports, timeout)),
     }
     bad = bad_of(sections)
     if as_json:

@@ -48,33 +48,37 @@ async def until_serving(address: str) -> None:
                 await asyncio.sleep(0.1)  # it went away again
 
 
-async def ask(address: str) -> Answer:
+async def ask(address: str, timeout_s: float = ASK_TIMEOUT_S) -> Answer:
     """Ask a server for its health and, where it has one, its model: let in as the command is, or else plainly.
 
     What runs on this machine may talk in the clear although the gateway that the command knows talks TLS. It is then
     shown no key.
+
+    Args:
+        address: Where it is.
+        timeout_s: How long each of the few questions may take.
 
     Raises:
         Misconfigured: The command's certificates are wrong.
     """
     tls = access.get().talks_tls
     async with let_in_channel(address) as channel:
-        answer = await _answer(channel, tls=tls)
+        answer = await _answer(channel, timeout_s, tls=tls)
     if answer is None and tls:
         async with open_channel(address) as channel:
-            answer = await _answer(channel, tls=False)
-    return answer or Answer(health="UNKNOWN", tls=await _talks_tls(address))
+            answer = await _answer(channel, timeout_s, tls=False)
+    return answer or Answer(health="UNKNOWN", tls=await _talks_tls(address, timeout_s))
 
 
-async def _answer(channel: Any, *, tls: bool) -> Answer | None:
+async def _answer(channel: Any, timeout_s: float, *, tls: bool) -> Answer | None:
     """Return what a server says of itself; None where it says nothing."""
     try:
-        response = await _stub(channel).Check(health_pb2.HealthCheckRequest(), timeout=ASK_TIMEOUT_S)
+        response = await _stub(channel).Check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
     except grpc.aio.AioRpcError:
         return None
     health = health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)
     try:
-        model = await _model(channel)
+        model = await _model(channel, timeout_s)
     except grpc.aio.AioRpcError:
         return Answer(health=health, tls=tls, refused=True)
     if model is None:
@@ -82,11 +86,11 @@ async def _answer(channel: Any, *, tls: bool) -> Answer | None:
     return Answer(health=health, tls=tls, model=model.id, device=model.device, digest=model.digest)
 
 
-async def _talks_tls(address: str) -> bool:
+async def _talks_tls(address: str, timeout_s: float) -> bool:
     """Tell whether a server answers a TLS handshake, whoever has signed its certificate."""
     host, _, port = address.rpartition(":")
     try:
-        await asyncio.to_thread(ssl.get_server_certificate, (host.strip("[]"), int(port)), timeout=ASK_TIMEOUT_S)
+        await asyncio.to_thread(ssl.get_server_certificate, (host.strip("[]"), int(port)), timeout=timeout_s)
     except OSError:  # an SSLError is one
         return False
     return True
@@ -96,7 +100,7 @@ def _stub(channel: Any) -> Any:
     return HealthStub(channel)  # its published types know neither method
 
 
-async def _model(channel: Any) -> encoder_pb2.ModelReference | reranker_pb2.ModelReference | None:
+async def _model(channel: Any, timeout_s: float) -> encoder_pb2.ModelReference | reranker_pb2.ModelReference | None:
     """Return the model of an encoder or reranker, None where it is neither.
 
     Raises:
@@ -108,7 +112,7 @@ async def _model(channel: Any) -> encoder_pb2.ModelReference | reranker_pb2.Mode
     ]
     for call, request in calls:
         try:
-            response = await call(request, timeout=ASK_TIMEOUT_S)
+            response = await call(request, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             if error.code() in REFUSALS:
                 raise

@@ -1,8 +1,9 @@
 """When a backend that does not answer is left alone, and when it is tried again. Pure: told the time, does no I/O.
 
-A circuit opens after so many failures in a row, in which no call at all was answered, be it one that was sent later; while
-one of several replicas still answers it stays closed, and gRPC's own retry hides the others. While it is open, calls are refused; after a pause
-one call goes through and tells whether there is an answer again. Pauses double up to a limit.
+A circuit opens after so many failures in a row, in which no call at all was answered, be it one that was sent later;
+while one of several replicas still answers it stays closed, and gRPC's own retry hides the others. While it is open,
+calls are refused; after a pause one call goes through and tells whether there is an answer again. Pauses double up to a
+limit.
 """
 
 import random
@@ -10,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
-FIRST_PAUSE_S = 0.5
 JITTER = 0.25
 """Part of a pause that is left to chance, so that several gateways do not try together."""
 
@@ -30,6 +30,8 @@ class BreakerPolicy:
 
     failures: int = 5
     """In a row."""
+    first_pause_s: float = 0.5
+    """Time before the first probe; never longer than the longest pause."""
     max_pause_s: float = 2.0
     """Longest time between two probes."""
     patience_s: float = 1.0
@@ -61,7 +63,7 @@ class Breaker:
         self._policy = policy
         self._chance = chance
         self._failures = self._answers = 0
-        self._first_pause_s = min(FIRST_PAUSE_S, policy.max_pause_s)
+        self._first_pause_s = min(policy.first_pause_s, policy.max_pause_s)
         self._pause_s = self._first_pause_s
         self._probe_at: float | None = None  # None while the circuit is closed
         self._era = 0

@@ -335,7 +335,8 @@ class PoolStore:
             for rank, (identifier, text) in enumerate(self.pool[:limit])
         ]
         compute = SERVER_TIME.compute
-        return Found(lists=[RankedList(candidates=candidates, compute=compute) for _ in queries], time=SERVER_TIME)
+        lists = [RankedList(candidates=candidates, compute=compute) for _ in queries]
+        return Found(lists=lists, collection=name, time=SERVER_TIME)
 
 
 def _scored(logit: float | None) -> Scored | None:

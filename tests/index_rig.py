@@ -102,7 +102,7 @@ async def open_index_rig(
     async with AsyncExitStack() as stack:
         encoder, kept = FakeEncoder(digest), store or MemoryStore()
         ports = [await stack.enter_async_context(serve(fake)) for fake in (encoder, FakeReranker())]
-        told = GatewaySettings(host="127.0.0.1", port=0, grace_s=1)
+        told = GatewaySettings(host="127.0.0.1", port=0, grace_s=1, encode_cap_s=60, search_cap_s=60)
         targets = [f"dns:///127.0.0.1:{port}" for port in ports]
         encoders = await stack.enter_async_context(open_channel(targets[0], encoder_client.SERVICE))
         rerankers = await stack.enter_async_context(open_channel(targets[1], reranker_client.SERVICE))

@@ -18,7 +18,7 @@ async def replica() -> AsyncIterator[tuple[asyncio.subprocess.Process, int]]:
     process = await asyncio.create_subprocess_exec(sys.executable, Path(__file__), stdout=asyncio.subprocess.PIPE)
     try:
         assert process.stdout is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             port = int(await process.stdout.readline())
         yield process, port
     finally:

@@ -169,7 +169,7 @@ def test_what_no_collection_can_be_is_refused(running: UpProcess) -> None:
 
 def test_doctor_tells_who_holds_the_ports(running: UpProcess) -> None:
     """A running system is recognised by what it says of itself, and a second one would not start."""
-    result = twostage("doctor", *running.options, "--json")
+    result = twostage("doctor", *running.options, "--json", "--timeout", "30")
     assert result.returncode == 1
     report = json.loads(result.stdout)
     gateway, encoder, reranker = (found["value"] for found in report["sections"]["ports"])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clients import client
+from clients import SOON_AGAIN, client
 from fakes import FakeEncoder, sensible, serve
 from up_process import TWOSTAGE
 
@@ -25,7 +25,7 @@ COUNT = 64 * 10 - 3
 
 @asynccontextmanager
 async def gateway(port: int, encoder_port: int, store: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run a gateway with the embedded store; ready once it is entered, killed at the end."""
+    """Run a gateway with the embedded store; ready once it is entered, killed and gone at the end, engine and all."""
     settings = {
         "HOST": "127.0.0.1",
         "PORT": str(port),
@@ -34,10 +34,12 @@ async def gateway(port: int, encoder_port: int, store: Path) -> AsyncIterator[as
     }
     told = {**os.environ, **{f"TWOSTAGE_GATEWAY_{name}": value for name, value in settings.items()}}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gateway", env=told, stderr=asyncio.subprocess.DEVNULL
+        sys.executable, "-m", "gateway", env=told, stderr=asyncio.subprocess.PIPE
     )
+    assert process.stderr is not None
+    reading = asyncio.create_task(process.stderr.read())
     try:
-        async with client(port) as channel:
+        async with client(port, SOON_AGAIN) as channel:
             listed = CollectionServiceStub(channel).ListCollections
             await listed(pb.ListCollectionsRequest(), wait_for_ready=True, timeout=60)
         yield process
@@ -45,6 +47,7 @@ async def gateway(port: int, encoder_port: int, store: Path) -> AsyncIterator[as
         if process.returncode is None:
             process.kill()
         await process.wait()
+        await reading  # ends when the engine's process, which has the same standard error, has ended too
 
 
 async def index(*arguments: str) -> tuple[int, bytes]:

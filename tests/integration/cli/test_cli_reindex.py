@@ -12,6 +12,7 @@ from index_rig import Ended, IndexRig, open_index_rig
 from store_fake import MemoryStore
 
 from gateway.stores.edge import EdgeStore
+from retrieval.encoder.v1 import encoder_pb2
 from retrieval.gateway.v1 import gateway_pb2 as pb
 
 pytestmark = pytest.mark.slow
@@ -65,19 +66,28 @@ async def test_searches_during_a_reindex_never_fail_and_never_mix(store: Any, tm
         first = report(await rig.run("reindex", write(tmp_path / "1.jsonl", 1), "-c", "help", "--json"))
         assert (first["moved"], first["old"], first["document_count"]) == (True, None, COUNT)
         seen: list[set[float]] = []
-        done = asyncio.Event()
+        done, enough = asyncio.Event(), asyncio.Event()
+        rest = iter(range(COUNT // 64 - 1))
+
+        async def hold_the_last(request: Any, _context: Any, answer: Any) -> Any:
+            if getattr(request, "input_type", None) == encoder_pb2.INPUT_TYPE_PASSAGE and next(rest, None) is None:
+                await enough.wait()
+            return answer
 
         async def search() -> None:
             while not done.is_set():
                 seen.append(await versions(rig))
+                if len(seen) > 20:
+                    enough.set()
 
+        rig.encoder.always = hold_the_last
         searching = asyncio.gather(search(), search())
         second = report(await rig.run("reindex", write(tmp_path / "2.jsonl", 2), "-c", "help", "--drop-old", "--json"))
         done.set()
         await searching
         assert await versions(rig) == {2}
         assert all(found in ({1}, {2}) for found in seen)
-        assert len(seen) > 20
+        assert enough.is_set()
         assert (second["moved"], second["old"], second["old_dropped"]) == (True, first["collection"], True)
         assert await names(rig) == {second["collection"]: ["help"]}
 

@@ -31,14 +31,16 @@ SERVICE = reranker_pb2.DESCRIPTOR.services_by_name["RerankerService"].full_name
 
 
 class Reranker(FakeReranker):
-    """Says which model it is, too, and remembers the headers with which it was asked."""
+    """Says which model it is, too, and remembers with which headers and how much time it was asked."""
 
     def __init__(self) -> None:
         super().__init__()
         self.headers: set[str] = set()
+        self.given_s = 0.0
 
     async def GetModel(self, request: Any, context: Any) -> Any:  # noqa: N802
         self.headers |= {name for name, _ in context.invocation_metadata()}
+        self.given_s = context.time_remaining()
         return reranker_pb2.GetModelResponse(model=self.model)
 
 
@@ -200,11 +202,14 @@ THERE = "fake-reranker on cpu, sha256:777777777777"
 async def test_doctor_tells_who_is_behind_tls(door: Door, told: slice, key: str, gateway: str, reranker: str) -> None:
     """Whoever lets the command in is named; of others it says what is missing; a key for TLS is not sent without it."""
     home = ("--home", str(door.directory / "home"))
-    status, output, notes = await door.run("doctor", "--json", *home, key=key, options=door.options[told])
+    status, output, notes = await door.run(
+        "doctor", "--json", "--timeout", "30", *home, key=key, options=door.options[told]
+    )
     assert status == 1, notes
     ports = json.loads(output)["sections"]["ports"]
     assert [found["value"] for found in ports] == [f"taken{gateway}", f"taken: SERVING, {THERE}", f"taken{reranker}"]
     if "SERVING" not in gateway:
         assert "--tls-c" in ports[0]["todo"]
     assert ("authorization" in door.in_the_clear.headers) == (not door.options[told])
+    assert 10 < door.in_the_clear.given_s <= 31  # as --timeout says, which gRPC rounds up
     assert MADE.key not in output + notes

@@ -1,13 +1,13 @@
 """Whole servers for tests, on free ports of loopback: a gateway between fakes, and what a client sees of it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
-from clients import client
+from clients import client, made_up
 from fakes import FakeEncoder, FakeReranker, serve
 from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -17,8 +17,10 @@ from store_fake import MemoryStore
 from cli.addresses import free_ports
 from gateway import encoder_client, reranker_client
 from gateway.app import ACCESS, _services
+from gateway.breaker import BreakerPolicy
 from gateway.channels import open_channel
 from gateway.convert import struct_of
+from gateway.guard import Guard
 from gateway.ports import VectorStore
 from gateway.scoped_store import ScopedStore
 from gateway.settings import GatewaySettings
@@ -28,6 +30,7 @@ from serving.metrics import ServerMetrics
 from serving.server import open_server
 
 COLLECTION = "c"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +81,9 @@ class Rig:
 
 
 @asynccontextmanager
-async def open_rig(store: VectorStore | None = None, **settings: Any) -> AsyncIterator[Rig]:
+async def open_rig(
+    store: VectorStore | None = None, breaker: BreakerPolicy | None = None, **settings: Any
+) -> AsyncIterator[Rig]:
     """Open a gateway between fakes; `encoder_target` and `reranker_target` in the settings replace theirs."""
     async with AsyncExitStack() as stack:
         encoder, reranker = FakeEncoder(), FakeReranker()
@@ -88,6 +93,8 @@ async def open_rig(store: VectorStore | None = None, **settings: Any) -> AsyncIt
                 "host": "127.0.0.1",
                 "port": 0,
                 "grace_s": 1,
+                "encode_cap_s": 60,  # longer than a busy machine stands still
+                "search_cap_s": 60,
                 "encoder_target": f"dns:///127.0.0.1:{ports[0]}",
                 "reranker_target": f"dns:///127.0.0.1:{ports[1]}",
                 **settings,
@@ -99,8 +106,8 @@ async def open_rig(store: VectorStore | None = None, **settings: Any) -> AsyncIt
         ]
         metrics = ServerMetrics("gateway")
         services = _services(
-            encoder_client.EncoderClient(backends[0]),
-            reranker_client.RerankerClient(backends[1]),
+            encoder_client.EncoderClient(backends[0], Guard(encoder_client.PEER, breaker)),
+            reranker_client.RerankerClient(backends[1], Guard(reranker_client.PEER, breaker)),
             ScopedStore(store or MemoryStore()),
             told,
             metrics,
@@ -134,21 +141,36 @@ def numbers(hits: Sequence[pb.Hit]) -> list[int]:
     return [hit.id.number for hit in hits]
 
 
-async def failure(call: Awaitable[Any]) -> Failed:
-    """Await a call that has to fail."""
+async def asked(make: Callable[[], Awaitable[T]]) -> T:
+    """Make a call and await it; it is made again where the server has no part in how it failed."""
+    while True:
+        try:
+            return await make()
+        except grpc.aio.AioRpcError as error:
+            if not made_up(error):
+                raise
+
+
+async def failure(call: Awaitable[Any] | Callable[[], Awaitable[Any]]) -> Failed:
+    """Await a call that has to fail; one that streams its requests is given as what makes it, as for `asked`."""
     try:
-        answer = await call
+        answer = await (asked(call) if callable(call) else call)
     except grpc.aio.AioRpcError as error:
         return failed_as(error)
     raise AssertionError(f"answered {answer}")
 
 
 async def stream_failure(call: Any) -> tuple[list[Any], Failed]:
-    """Read a stream that has to fail; return what came before, too."""
-    answers = []
-    try:
-        async for answer in call:
+    """Read a stream that has to fail, given as for `failure`; return what came before, too."""
+    answers: list[Any] = []
+
+    async def read() -> None:
+        answers.clear()
+        async for answer in call() if callable(call) else call:
             answers.append(answer)  # noqa: PERF401 - what came before the failure is kept
+
+    try:
+        await (asked(read) if callable(call) else read())
     except grpc.aio.AioRpcError as error:
         return answers, failed_as(error)
     raise AssertionError(f"answered {answers}")

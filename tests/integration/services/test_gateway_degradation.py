@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -12,8 +13,7 @@ from fakes import EncoderPort, FakeEncoder, FakeReranker, Hang, PoolStore, Step,
 from rerank_costs import learned, time_for
 from rigs import COLLECTION, Rig, failure, numbers, open_rig
 
-from gateway import reranker_client, service
-from gateway.app import open_app
+from gateway import app, reranker_client, service
 from gateway.breaker import BreakerPolicy
 from gateway.budget import StageCaps
 from gateway.channels import open_channel
@@ -27,6 +27,8 @@ from serving.server import open_server
 
 CODE = grpc.StatusCode
 FAILURES = BreakerPolicy().failures
+LEFT_ALONE = BreakerPolicy(first_pause_s=60, max_pause_s=60)
+"""Nothing is tried again before a test has ended."""
 
 
 async def down(rig: Rig) -> None:
@@ -40,7 +42,7 @@ async def down(rig: Rig) -> None:
 
 async def test_best_effort_answers_at_once_while_the_reranker_is_left_alone() -> None:
     """The retrieval order comes with a typed degradation, and nothing is sent to the reranker."""
-    async with open_rig() as rig:
+    async with open_rig(breaker=LEFT_ALONE) as rig:
         await down(rig)
         answer = await rig.ask(rerank=pb.RERANK_BEST_EFFORT)
         assert numbers(answer.hits) == [1, 2]
@@ -54,7 +56,7 @@ async def test_best_effort_answers_at_once_while_the_reranker_is_left_alone() ->
 
 async def test_required_is_told_when_to_come_back() -> None:
     """UNAVAILABLE names the stage and the time until the reranker is tried again; nothing is sent to it."""
-    async with open_rig() as rig:
+    async with open_rig(breaker=LEFT_ALONE) as rig:
         await down(rig)
         failed = await failure(rig.ask())
         assert (failed.code, failed.reason, failed.info["stage"]) == (
@@ -63,7 +65,7 @@ async def test_required_is_told_when_to_come_back() -> None:
             "rerank",
         )
         assert failed.retry_after_s is not None
-        assert 0 < failed.retry_after_s <= BreakerPolicy().max_pause_s
+        assert 0 < failed.retry_after_s <= LEFT_ALONE.max_pause_s
         assert not rig.reranker.requests
 
 
@@ -91,7 +93,7 @@ async def test_a_reranker_that_is_back_is_found_by_a_probe() -> None:
 )
 async def test_a_reranking_that_came_to_nothing_is_no_slow_network(step: Step, reason: str) -> None:
     """Answer, trailers and metrics say that nobody accounts for its time; the stages that were answered have none."""
-    async with open_rig(rerank_cap_s=0.2) as rig:
+    async with open_rig(rerank_cap_s=0.2 if isinstance(step, Hang) else 60) as rig:
         await rig.fill("alpha")
         rig.reranker.always = step
         call = rig.search.Search(pb.SearchRequest(query="a", collection=COLLECTION, rerank=pb.RERANK_BEST_EFFORT))
@@ -134,7 +136,7 @@ def unaccounted(rig: Rig, stage: str) -> float | None:
 
 async def test_an_encoder_that_is_down_is_left_alone_too() -> None:
     """After some failures a search fails at once with its stage, and the encoder is not asked."""
-    async with open_rig() as rig:
+    async with open_rig(breaker=LEFT_ALONE) as rig:
         await rig.fill("alpha")
         rig.encoder.always = status(CODE.UNAVAILABLE)
         for _ in range(FAILURES):
@@ -145,8 +147,9 @@ async def test_an_encoder_that_is_down_is_left_alone_too() -> None:
         assert not rig.encoder.requests
 
 
-async def test_the_settings_reach_the_circuits(tmp_path: Path) -> None:
+async def test_the_settings_reach_the_circuits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A gateway that is told to open after one failure asks the reranker for one search and not for the next."""
+    monkeypatch.setattr(app, "BreakerPolicy", partial(BreakerPolicy, first_pause_s=60))  # the one thing not set there
     encoder, reranker = FakeEncoder(), FakeReranker()
     reranker.always = status(CODE.UNAVAILABLE)
     async with serve(encoder) as first, serve(reranker) as second:
@@ -160,7 +163,7 @@ async def test_the_settings_reach_the_circuits(tmp_path: Path) -> None:
             breaker_failures=1,
             breaker_max_pause_s=60,
         )
-        async with open_app(settings) as running, client(running.port) as channel:
+        async with app.open_app(settings) as running, client(running.port) as channel:
             rig = Rig(channel, encoder, reranker, ServerMetrics("gateway"))
             await rig.fill("alpha")
             answers = [await rig.ask(rerank=pb.RERANK_BEST_EFFORT) for _ in range(2)]

@@ -3,11 +3,13 @@
 Numbers in brackets are those of field failures.
 """
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
 import pytest
 from fakes import Hang, Step, altered, crash, raw_details, serve, status
+from patience import with_more_time
 from rigs import COLLECTION, Rig, document, failure, numbers, open_rig, request, stream_failure
 
 from retrieval.gateway.v1 import gateway_pb2 as pb
@@ -118,12 +120,14 @@ RERANKER_FAULTS: list[tuple[str, Step, grpc.StatusCode, str, str]] = [
     ("one missing", altered(one_missing), CODE.INTERNAL, "RERANKER_FAILED", "RERANKER_FAILED"),
     ("nan", altered(nan_logit), CODE.INTERNAL, "RERANKER_FAILED", "RERANKER_FAILED"),
 ]
-CAPS = {"encode_cap_s": 1.0, "rerank_cap_s": 1.0}
 
 
-def caps(step: Step) -> dict[str, float]:
-    """Return what a stage may take: little where it never answers, else the default, which a busy machine keeps."""
-    return CAPS if isinstance(step, Hang) else {}
+async def checked(step: Step, cap: str, check: Callable[..., Awaitable[None]]) -> None:
+    """Check a fault: with little time for its stage where that never answers, or else with the default."""
+    if isinstance(step, Hang):
+        await with_more_time(lambda seconds: check(**{cap: seconds}))
+    else:
+        await check()
 
 
 def fault(name: str, faults: list[Any]) -> Any:
@@ -142,39 +146,47 @@ async def ready(rig: Rig) -> Rig:
 async def test_encoder_faults(name: str) -> None:
     """Every fault of the encoder is one status that names the stage, with timings, and no inner word (32, 67, 38)."""
     _, step, code, reason = fault(name, ENCODER_FAULTS)
-    async with open_rig(**caps(step)) as rig:
-        await ready(rig)
-        rig.encoder.always = step
-        failed = await failure(rig.ask())
-        assert (failed.code, failed.reason, failed.info["stage"]) == (code, reason, "encode")
-        assert "inner" not in failed.details
-        assert "backend" not in failed.details
-        assert failed.trailers["twostage-rerank-total-us"] == "0"
-        assert int(failed.trailers["twostage-encode-total-us"]) > 0
-        assert not rig.reranker.requests
-        await rig.counted(code)
-        rig.encoder.always = altered(lambda _: None)
-        assert numbers((await rig.ask()).hits)
+
+    async def check(**settings: float) -> None:
+        async with open_rig(**settings) as rig:
+            await ready(rig)
+            rig.encoder.always = step
+            failed = await failure(rig.ask())
+            assert (failed.code, failed.reason, failed.info["stage"]) == (code, reason, "encode")
+            assert "inner" not in failed.details
+            assert "backend" not in failed.details
+            assert failed.trailers["twostage-rerank-total-us"] == "0"
+            assert int(failed.trailers["twostage-encode-total-us"]) > 0
+            assert not rig.reranker.requests
+            await rig.counted(code)
+            rig.encoder.always = altered(lambda _: None)
+            assert numbers((await rig.ask()).hits)
+
+    await checked(step, "encode_cap_s", check)
 
 
 @pytest.mark.parametrize("name", [row[0] for row in RERANKER_FAULTS])
 async def test_reranker_faults(name: str) -> None:
     """Every fault of the reranker is one status under REQUIRED and one reason under BEST_EFFORT (32, 22, 3)."""
     _, step, code, reason, degraded = fault(name, RERANKER_FAULTS)
-    async with open_rig(**caps(step)) as rig:
-        await ready(rig)
-        rig.reranker.always = step
-        failed = await failure(rig.ask())
-        assert (failed.code, failed.reason, failed.info["stage"]) == (code, reason, "rerank")
-        assert "backend" not in failed.details
-        assert int(failed.trailers["twostage-search-total-us"]) > 0
-        assert int(failed.trailers["twostage-rerank-total-us"]) > 0
-        answer = await rig.ask(rerank=pb.RERANK_BEST_EFFORT)
-        assert answer.degradation.rerank_skipped_reason == degraded
-        assert numbers(answer.hits) == [1, 2]
-        assert not answer.provenance.HasField("reranker")
-        rig.reranker.always = altered(lambda _: None)
-        assert numbers((await rig.ask()).hits) == [1, 2]
+
+    async def check(**settings: float) -> None:
+        async with open_rig(**settings) as rig:
+            await ready(rig)
+            rig.reranker.always = step
+            failed = await failure(rig.ask())
+            assert (failed.code, failed.reason, failed.info["stage"]) == (code, reason, "rerank")
+            assert "backend" not in failed.details
+            assert int(failed.trailers["twostage-search-total-us"]) > 0
+            assert int(failed.trailers["twostage-rerank-total-us"]) > 0
+            answer = await rig.ask(rerank=pb.RERANK_BEST_EFFORT)
+            assert answer.degradation.rerank_skipped_reason == degraded
+            assert numbers(answer.hits) == [1, 2]
+            assert not answer.provenance.HasField("reranker")
+            rig.reranker.always = altered(lambda _: None)
+            assert numbers((await rig.ask()).hits) == [1, 2]
+
+    await checked(step, "rerank_cap_s", check)
 
 
 async def test_messages_of_transient_faults_name_the_stage() -> None:

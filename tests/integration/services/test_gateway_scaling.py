@@ -130,6 +130,8 @@ def scaled(tiny_encoder: Bundle, tiny_reranker: Bundle, monkeypatch: pytest.Monk
                 host="127.0.0.1",
                 port=0,
                 grace_s=1,
+                encode_cap_s=60,
+                search_cap_s=60,
                 encoder_target=fleets["encoder"].target,
                 reranker_target=fleets["reranker"].target,
             )

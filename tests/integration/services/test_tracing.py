@@ -605,5 +605,7 @@ async def test_a_duration_names_its_trace_as_an_exemplar(
 
 
 @pytest.fixture(autouse=True)
-def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+def _quiet(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing below a warning is kept, and a collector that is there is waited for on a machine that is busy, too."""
     caplog.set_level(logging.WARNING)
+    monkeypatch.setattr(tracing_setup, "FLUSH_S", 60)

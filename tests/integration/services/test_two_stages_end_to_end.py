@@ -103,7 +103,7 @@ async def test_the_gateway_says_what_its_parts_say(stack: Stack, texts: list[str
         for hit in answer.pool:
             assert hit.retrieval_score == pytest.approx(scores[hit.id.number], abs=1e-5)
             assert hit.text == texts[hit.id.number]
-        direct = await stack.reranker.rerank(question, *(texts[number] for number in numbers(answer.pool)))
+        direct = await stack.reranker.rerank(question, *(texts[one] for one in numbers(answer.pool)), deadline_s=120)
         logits = {int(answer.pool[one.index].id.number): one.logit for one in direct.ranked}
         for hit in answer.pool:
             assert hit.logit == pytest.approx(logits[hit.id.number], abs=1e-4)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import grpc
-from clients import client
+from clients import client, made_up
 from google.protobuf.wrappers_pb2 import StringValue
 from pydantic_settings import SettingsConfigDict
 
@@ -114,6 +114,11 @@ class Outcome:
     trailing: dict[str, str | bytes]
     error: grpc.aio.AioRpcError | None = None
 
+    @property
+    def made_up(self) -> bool:
+        """Whether the server has no part in it."""
+        return self.error is not None and made_up(self.error)
+
 
 @dataclass(frozen=True)
 class Rig:
@@ -139,17 +144,14 @@ class Rig:
         )
 
     async def call(self, kind: str, *texts: str | bytes, **options: Any) -> Outcome:
-        """Make a call and return what came of it.
+        """Make a call and return what came of it; it is made again where the server has no part in how it ended."""
+        while True:
+            outcome = await self.call_once(kind, *texts, **options)
+            if not outcome.made_up:
+                return outcome
 
-        grpc.aio's client reports INTERNAL of its own where a server ends a stream while a request is being written; an
-        INTERNAL of the server's has trailing metadata. Such a call is made again.
-        """
-        outcome = await self._call(kind, *texts, **options)
-        while outcome.code is grpc.StatusCode.INTERNAL and not outcome.trailing and kind.startswith("Stream"):
-            outcome = await self._call(kind, *texts, **options)
-        return outcome
-
-    async def _call(self, kind: str, *texts: str | bytes, **options: Any) -> Outcome:
+    async def call_once(self, kind: str, *texts: str | bytes, **options: Any) -> Outcome:
+        """Make a call and return what came of it."""
         call, outputs, error = self.start(kind, *texts, **options), list[str](), None
         try:
             if kind.endswith("Stream"):

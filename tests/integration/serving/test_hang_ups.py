@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 SERVICE = "big.v1.BigService"
 ANSWER = b"x" * 100_000
 """So much that flow control holds the next one back until the caller has read."""
-TRIES = 10
+TRIES = 30
 LEAVES = f"""
 import os, sys, grpc
 channels = [grpc.insecure_channel(sys.argv[1], [("grpc.use_local_subchannel_pool", 1)]) for _ in range(8)]

@@ -19,6 +19,7 @@ import psutil
 import pytest
 from factories import tiny_encoder_bundle
 from grpc_health.v1 import health_pb2
+from neighbours import free_neighbours
 from server_process import LIMIT_S, NOT_SERVING, SERVING, Server, message, started, watched
 
 from cli.addresses import free_ports
@@ -65,18 +66,9 @@ def calls(metrics_port: int) -> int:
     return int(found[1]) if found else 0
 
 
-def adjacent_ports() -> int:
-    """Return the first of two neighbouring ports that are free."""
-    while True:
-        (first,) = free_ports(1)
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", first + 1)):
-                return first
-
-
 async def test_both_workers_are_reached_and_both_drain(bundle: Path):
     """New connections go to either; at SIGTERM both answer what is open, and the server exits with 0 (19)."""
-    metrics_port = adjacent_ports()
+    metrics_port = free_neighbours()
     async with two_workers(bundle, metrics_port=metrics_port) as (server, port, _), AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(watched(port)) for _ in range(CONNECTIONS)]
         for encoder, _, _ in clients:

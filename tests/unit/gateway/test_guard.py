@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Awaitable
+from dataclasses import replace
 
 import pytest
 
-from gateway.breaker import BreakerPolicy, CircuitState
+from gateway.breaker import JITTER, BreakerPolicy, CircuitState
 from gateway.guard import Guard, Guards
 from serving.errors import DeadlineSpent, InferenceFailed, InvalidRequest, Overloaded, ServiceError, Unavailable
 from serving.metrics import ServerMetrics
@@ -34,7 +35,7 @@ async def calls(guard: Guard, *outcomes: ServiceError | str, timeout_s: float = 
 @pytest.mark.parametrize("outcome", [GONE, LATE], ids=["unavailable", "late"])
 async def test_a_backend_that_does_not_answer_is_left_alone(outcome: ServiceError) -> None:
     """Once it is, nothing is sent, and the error says when to come back."""
-    guard = Guard("reranker", POLICY)
+    guard = Guard("reranker", POLICY, clock=lambda: 0.0)
     await calls(guard, outcome, outcome)
     sent = []
     with pytest.raises(Unavailable) as caught:
@@ -92,10 +93,19 @@ async def test_a_probe_that_is_answered_lets_everybody_in_again() -> None:
     assert guard.breaker.state is CircuitState.CLOSED
 
 
+@pytest.mark.parametrize(("first_pause_s", "longest_s"), [(7.0, 7.0), (90.0, 60.0)])
+async def test_the_first_pause_is_the_policys(first_pause_s: float, longest_s: float) -> None:
+    """It is as long as told, but for what is left to chance, and never longer than the longest pause."""
+    policy = replace(POLICY, first_pause_s=first_pause_s, max_pause_s=60)
+    guard = Guard("reranker", policy, clock=lambda: 0.0)
+    await calls(guard, GONE, GONE)
+    assert (1 - JITTER) * longest_s <= guard.breaker.wait_s(0) <= longest_s
+
+
 async def test_states_and_refusals_are_metrics() -> None:
     """Each backend has its own circuit and its own numbers."""
     metrics = ServerMetrics("gateway")
-    guards = Guards(POLICY, metrics)
+    guards = Guards(replace(POLICY, first_pause_s=60, max_pause_s=60), metrics)
     reranker, encoder = guards.guard("reranker"), guards.guard("encoder")
     await calls(reranker, GONE, GONE)
     await calls(encoder, "fine")
