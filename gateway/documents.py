@@ -7,10 +7,11 @@ import grpc
 
 from gateway.convert import document_message, documents_of, overlong_of, splitting_of
 from gateway.convert_values import collection_name, ids_of
-from gateway.indexing import READ_IDS_PER_CALL, Indexer
+from gateway.indexing import Indexer
 from gateway.ports import VectorStore
 from gateway.scopes import UPSERT, current, require
 from gateway.settings import GatewaySettings
+from gateway.stored_parts import READ_IDS_PER_CALL
 from retrieval.gateway.v1 import gateway_pb2 as pb
 from retrieval.gateway.v1 import gateway_pb2_grpc as pb_grpc
 from serving.deadline import Deadline
@@ -69,6 +70,8 @@ class DocumentService(pb_grpc.DocumentServiceServicer):
         collection, ids = collection_name(request.collection), ids_of(request.ids)
         deadline = deadline_of(context, self._settings.default_deadline_s)
         response, limit = pb.GetDocumentsResponse(), self._settings.max_answer_bytes
+        if len(ids) > READ_IDS_PER_CALL:  # an alias may be pointed elsewhere between two reads
+            collection = (await self._store.describe(collection, deadline=deadline)).name
         for begin in range(0, len(ids), READ_IDS_PER_CALL):
             some = ids[begin : begin + READ_IDS_PER_CALL]
             documents = await self._store.get(collection, some, deadline=deadline)

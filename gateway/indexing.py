@@ -2,17 +2,19 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from itertools import chain, islice
 from typing import TypeVar
 
-from gateway.part_ids import possible_part
-from gateway.parts import id_field, part_ids, parts_of, require_bytes, stale_ids
+from gateway.part_ids import parent_of
+from gateway.parts import id_field, parts_of, require_bytes, stale_ids
 from gateway.ports import Collection, Document, DocumentId, Encoder, Model, Vector, VectorStore
 from gateway.precisions import note_precision
+from gateway.stored_parts import StoredParts
 from gateway.turns import Turns
 from serving.deadline import Deadline
 from serving.errors import DeadlineSpent, InvalidRequest, Misconfigured, Overloaded
@@ -22,8 +24,6 @@ TEXTS_PER_CALL = 256
 SPLIT_TEXTS_PER_CALL = 16
 """So few that a message of too many parts is refused before all of it has been split."""
 IDS_PER_CALL = 1_000
-READ_IDS_PER_CALL = 256
-"""A document has text and payload, 64 KiB each at most: 32 MiB, under a channel's limit of 64."""
 MAX_PARTS = 16_384
 """Parts of all documents of a message. At 512 tokens that is 32 MiB of text, which is more than a message may have."""
 TEXT_FIELD = re.compile(r"texts\[(\d+)\]")
@@ -70,7 +70,10 @@ class Indexer:
 
     encoder: Encoder
     store: VectorStore
-    _turns: Turns = field(default_factory=Turns, init=False, repr=False, compare=False)
+    _called: Turns = field(default_factory=Turns, init=False, repr=False, compare=False)
+    """By the name of a collection that a call uses."""
+    _own: Turns = field(default_factory=Turns, init=False, repr=False, compare=False)
+    """By a collection's own name."""
 
     async def upsert(
         self,
@@ -84,60 +87,70 @@ class Indexer:
         """Encode and store documents, all or none.
 
         A full encoder slows this down instead of failing it, for as long as the deadline allows. Of two calls that
-        share an id and a collection's name, the later one waits for the earlier one.
+        share an id and a collection, the later one waits for the earlier one.
 
         Raises:
-            InvalidRequest: A text is blank or too long, or a part's id is taken; the field names the document. Or there
-                are too many parts (`documents`), or none can be of that size (`part_tokens`).
+            InvalidRequest: A text is blank or too long, or an id, or a part's, is taken; the field names the document.
+                Or there are too many parts (`documents`), or none can be of that size (`part_tokens`).
             NotFound: No such collection.
             Misconfigured: The collection belongs to another encoder.
             DeadlineSpent: The encoder, or an earlier call, left no time.
         """
-        async with self._turns.take([(collection, one.id) for one in documents], deadline):
-            return await self._upsert(collection, documents, overlong, splitting, deadline)
-
-    async def _upsert(
-        self,
-        collection: str,
-        documents: Sequence[Document],
-        overlong: Overlong,
-        splitting: Splitting,
-        deadline: Deadline,
-    ) -> Stored:
-        target = await self.store.describe(collection, deadline=deadline)
-        entries, stale = documents, iter(list[DocumentId]())
-        if overlong is Overlong.SPLIT:
-            groups = await self._split(documents, splitting, deadline)
-            await self._require_untaken(target.name, groups, deadline)
-            counts = await self._part_counts(target.name, [document.id for document in documents], deadline)
-            stale = stale_ids(groups, documents, counts)
+        ids = [one.id for one in documents]
+        async with self._turn(collection, ids, deadline) as target:
+            parts = StoredParts(self.store, target.name, deadline)
+            splits = overlong is Overlong.SPLIT
+            groups = await self._split(documents, splitting, deadline) if splits else [[one] for one in documents]
+            await parts.require_untaken(documents, groups, replaced=ids if splits else ())
+            stale = stale_ids(groups, documents, await parts.of(ids) if splits else {})
             entries = list(chain.from_iterable(groups))
-        vectors, truncated = await self._encode(
-            collection, target, entries, truncate=overlong is Overlong.TRUNCATE, deadline=deadline
-        )
-        # What is new comes first: the store may refuse it, or go down, and then what is old has to be there still.
-        # Whoever is interrupted in between has both, and sends the message again: `_part_counts` finds what is left.
-        await self.store.upsert(target.name, entries, vectors, deadline=deadline)
-        await self._delete(target.name, stale, deadline)
-        parts = [entry.part for entry in entries if entry.part is not None]
+            vectors, truncated = await self._encode(
+                collection, target, entries, truncate=overlong is Overlong.TRUNCATE, deadline=deadline
+            )
+            # What is new comes first: the store may refuse it, or go down, and then what is old has to be there still.
+            # Whoever is interrupted in between has both, and sends the message again: `StoredParts.of` finds the rest.
+            await self.store.upsert(target.name, entries, vectors, deadline=deadline)
+            await self._delete(target.name, stale, deadline)
+        numbers = [entry.part.number for entry in entries if entry.part is not None]
         return Stored(
             stored_count=len(documents),
             truncated_count=truncated,
-            split_count=sum(part.number == 1 for part in parts),
-            part_count=len(parts),
+            split_count=numbers.count(1),
+            part_count=len(numbers),
         )
 
     async def delete(self, collection: str, ids: Sequence[DocumentId], *, deadline: Deadline) -> None:
         """Delete documents, split ones with all their parts; ids that do not exist are no error.
 
         Raises:
+            InvalidRequest: One is the id of a part whose document is not among them; nothing is deleted.
             NotFound: No such collection.
             DeadlineSpent: An earlier call with one of the ids left no time.
         """
-        async with self._turns.take([(collection, one) for one in ids], deadline):
-            counts = await self._part_counts(collection, ids, deadline)
-            parts = chain.from_iterable(part_ids(one, 0, count) for one, count in counts.items())
-            await self._delete(collection, chain(ids, parts), deadline)
+        async with self._turn(collection, ids, deadline) as target:
+            parts = StoredParts(self.store, target.name, deadline)
+            await parts.require_whole(ids)
+            found = await parts.of(ids)
+            # Parts in their own order, also where they are named: the first ones are those by which others are found.
+            await self._delete(target.name, dict.fromkeys(chain(*found.values(), ids)), deadline)
+
+    @asynccontextmanager
+    async def _turn(self, collection: str, ids: Sequence[DocumentId], deadline: Deadline) -> AsyncIterator[Collection]:
+        """Wait for earlier calls about the same documents, and yield the collection that the call is about.
+
+        By the name that the call uses first, so that calls keep the order in which they came; then by the collection's
+        own, which others may use. Whoever is about an id that a part could have keeps the document of such a part from
+        being split meanwhile.
+        """
+        parents = {parent for one in ids if (parent := parent_of(one)) is not None}
+
+        def keys(name: str, some: Iterable[DocumentId]) -> list[tuple[str, DocumentId]]:
+            return [(name, one) for one in some]
+
+        async with self._called.take(keys(collection, ids), deadline, shared=keys(collection, parents)):
+            target = await self.store.describe(collection, deadline=deadline)
+            async with self._own.take(keys(target.name, ids), deadline, shared=keys(target.name, parents)):
+                yield target
 
     async def _split(
         self, documents: Sequence[Document], splitting: Splitting, deadline: Deadline
@@ -179,49 +192,6 @@ class Indexer:
                 message = f"more than {MAX_PARTS} parts; send fewer documents at once, or ask for larger parts"
                 raise InvalidRequest("TOO_MANY_PARTS", message, field="documents")
         return split
-
-    async def _require_untaken(self, collection: str, groups: Sequence[Sequence[Document]], deadline: Deadline) -> None:
-        """Check that no part would replace a document of the caller's.
-
-        Raises:
-            InvalidRequest: `ID_TAKEN`.
-        """
-        wanted = {
-            entry.id: (index, entry.part.parent)
-            for index, group in enumerate(groups)
-            for entry in group
-            if entry.part is not None
-        }
-        for found in await self._get(collection, list(wanted), deadline):
-            index, parent = wanted[found.id]
-            if found.part is None or found.part.parent != parent:
-                raise InvalidRequest("ID_TAKEN", "another document has the id of a part of it", field=id_field(index))
-
-    async def _part_counts(
-        self, collection: str, ids: Sequence[DocumentId], deadline: Deadline
-    ) -> dict[DocumentId, int]:
-        """Return how many parts there are of the documents that are stored in parts.
-
-        The first part says it. Beyond the last of those there is another one where a replacement by fewer was
-        interrupted, and that one says how many there were before.
-        """
-        counts: dict[DocumentId, int] = {}
-        asked: dict[DocumentId, DocumentId] = {first: one for one in ids if (first := possible_part(one, 1))}
-        while asked:
-            grown: dict[DocumentId, int] = {}
-            for found in await self._get(collection, list(asked), deadline):
-                parent, part = asked[found.id], found.part
-                if part is not None and part.parent == parent and part.count > counts.get(parent, 0):
-                    grown[parent] = part.count
-            counts |= grown
-            asked = {after: one for one, count in grown.items() if (after := possible_part(one, count + 1))}
-        return counts
-
-    async def _get(self, collection: str, ids: Sequence[DocumentId], deadline: Deadline) -> list[Document]:
-        found: list[Document] = []
-        for begin in range(0, len(ids), READ_IDS_PER_CALL):
-            found += await self.store.get(collection, ids[begin : begin + READ_IDS_PER_CALL], deadline=deadline)
-        return found
 
     async def _delete(self, collection: str, ids: Iterable[DocumentId], deadline: Deadline) -> None:
         left = iter(ids)

@@ -3,13 +3,15 @@
 import re
 from uuid import UUID
 
-from gateway.ids import MAX_TEXT_BYTES
+from gateway.ids import MAX_NUMBER, MAX_TEXT_BYTES, parse_text
 from gateway.ports import DocumentId
 from serving.errors import InvalidRequest
 
 TEXT = "text:"
 NUMBER = "number:"
 DECIMAL = re.compile(r"[0-9]+")
+PART = re.compile(r"(.+)#[1-9][0-9]{0,4}", re.DOTALL)
+"""Of a document's id and the number of a part, which is 16,384 at most."""
 
 
 def part_id(parent: DocumentId, number: int, *, field: str = "id") -> str:
@@ -26,8 +28,7 @@ def part_id(parent: DocumentId, number: int, *, field: str = "id") -> str:
     Raises:
         InvalidRequest: `ID_SIZE`, the parent's id leaves no room.
     """
-    ambiguous = isinstance(parent, str) and (DECIMAL.fullmatch(parent) or parent.startswith(TEXT))
-    made = f"{TEXT if ambiguous else ''}{parent}#{number}"
+    made = f"{TEXT if _ambiguous(parent) else ''}{parent}#{number}"
     if len(made.encode("utf-8", "replace")) > MAX_TEXT_BYTES:
         raise InvalidRequest("ID_SIZE", f"with #{number} it is over {MAX_TEXT_BYTES} bytes", field=field)
     return made
@@ -46,6 +47,21 @@ def possible_part(parent: DocumentId, number: int) -> str | None:
         return None
 
 
+def parent_of(identifier: DocumentId) -> DocumentId | None:
+    """Return the one document that could have a part of an id; None where the id looks like no part's."""
+    found = PART.fullmatch(identifier) if isinstance(identifier, str) else None
+    if found is None:
+        return None
+    text = found[1]
+    if text.startswith(TEXT):
+        told_apart = text.removeprefix(TEXT)
+        return told_apart if _ambiguous(told_apart) else None
+    # As it is written, since "007" is no number's part, nor is a UUID in upper case a UUID's.
+    parent: DocumentId = int(text) if DECIMAL.fullmatch(text) else parse_text(text)
+    possible = parent <= MAX_NUMBER if isinstance(parent, int) else True
+    return parent if possible and str(parent) == text else None
+
+
 def to_tagged(identifier: DocumentId) -> str:
     """Return an id as text that says what it is."""
     if isinstance(identifier, int):
@@ -58,3 +74,8 @@ def from_tagged(tagged: str) -> DocumentId:
     if tagged.startswith(NUMBER):
         return int(tagged.removeprefix(NUMBER))
     return tagged.removeprefix(TEXT) if tagged.startswith(TEXT) else UUID(tagged)
+
+
+def _ambiguous(identifier: DocumentId) -> bool:
+    """Tell whether it is a text that in front of "#" could be taken for a number, or for one told apart."""
+    return isinstance(identifier, str) and (DECIMAL.fullmatch(identifier) is not None or identifier.startswith(TEXT))

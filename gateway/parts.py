@@ -2,9 +2,8 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 
-from gateway.part_ids import part_id, possible_part
+from gateway.part_ids import part_id
 from gateway.ports import Document, DocumentId, Part
 from serving.errors import InvalidRequest
 
@@ -53,31 +52,22 @@ def require_bytes(documents: Sequence[Document], split: Sequence[Sequence[str]])
 
 
 def stale_ids(
-    groups: Sequence[Sequence[Document]], documents: Sequence[Document], counts: Mapping[DocumentId, int]
+    groups: Sequence[Sequence[Document]],
+    documents: Sequence[Document],
+    parts: Mapping[DocumentId, Sequence[DocumentId]],
 ) -> Iterator[DocumentId]:
     """Yield ids of what was stored for these documents and is not replaced.
 
     Args:
         groups: What is stored now in place of each document.
         documents: The documents.
-        counts: How many parts they had before.
+        parts: The ids of the parts that each had before.
     """
     written = {entry.id for group in groups for entry in group}
-    for document, group in zip(documents, groups, strict=True):
-        kept = sum(entry.part is not None for entry in group)
-        for one in chain([document.id], part_ids(document.id, kept, counts.get(document.id, 0))):
+    for document in documents:
+        for one in (document.id, *parts.get(document.id, ())):
             if one not in written:
                 yield one
-
-
-def part_ids(parent: DocumentId, kept: int, count: int) -> Iterator[DocumentId]:
-    """Yield ids of the parts after those that are kept.
-
-    The last one first: whoever is interrupted leaves the one by which the others are found.
-    """
-    for number in range(count, kept, -1):
-        if one := possible_part(parent, number):
-            yield one
 
 
 def id_field(index: int) -> str:

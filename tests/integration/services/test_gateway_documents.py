@@ -13,8 +13,8 @@ from fakes import ENCODER_DIGEST, status, word_vector
 from rigs import COLLECTION, Rig, document, failure, health, numbers, open_rig, stream_failure
 from store_fake import MemoryStore
 
-from gateway.indexing import READ_IDS_PER_CALL
 from gateway.ports import Document, DocumentId
+from gateway.stored_parts import READ_IDS_PER_CALL
 from gateway.stores.edge import EdgeStore
 from retrieval.encoder.v1 import encoder_pb2
 from retrieval.gateway.v1 import gateway_pb2 as pb

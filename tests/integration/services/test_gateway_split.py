@@ -9,7 +9,7 @@ from rigs import COLLECTION, Rig, document, failure, open_rig
 from store_fake import MemoryStore
 
 from gateway import indexing, parts
-from gateway.ports import Document, Part
+from gateway.ports import Document, Found, Part
 from gateway.stores.edge import EdgeStore
 from retrieval.encoder.v1 import encoder_pb2
 from retrieval.gateway.v1 import gateway_pb2 as pb
@@ -428,6 +428,37 @@ async def test_folded_hits_are_documents(store: Any) -> None:
         spent = folded.timings
         whole = spent.dense.ToNanoseconds() + spent.rerank.total.ToNanoseconds() + spent.other.ToNanoseconds()
         assert whole == spent.total.ToNanoseconds()
+
+
+class SwitchingStore(MemoryStore):
+    """Points an alias elsewhere after a search has found something and before anything else is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.next: tuple[str, str] | None = None
+
+    async def search(self, *args: Any, **kwargs: Any) -> Found:
+        found = await super().search(*args, **kwargs)
+        if self.next is not None:
+            await self.assign_alias(*self.next, deadline=kwargs["deadline"])
+        return found
+
+
+async def test_whole_texts_are_of_the_collection_that_was_searched() -> None:
+    """A hit has part, score and text of one collection, where its alias is pointed at another meanwhile too."""
+    store = SwitchingStore()
+    async with open_rig(store) as rig:
+        for name, word in (("v2", "gamma"), ("v1", "alpha")):
+            await rig.collections.CreateCollection(pb.CreateCollectionRequest(collection=name))
+            await store.assign_alias(COLLECTION, name, deadline=Deadline.after(60))
+            await put(rig, document(1, words(word, 120)))
+        store.next = (COLLECTION, "v2")
+        found = await rig.ask(fold_to_parent=True, return_parent=True, rerank_parent=True)
+        assert [hit.text for hit in found.hits] == [words("alpha", 120)]
+        store.next = None
+        assert [hit.text for hit in (await rig.ask(fold_to_parent=True, return_parent=True)).hits] == [
+            words("gamma", 120)
+        ]
 
 
 async def test_a_folded_pool_gives_up_reading_after_a_bound() -> None:

@@ -151,19 +151,27 @@ def _name(function: ast.expr) -> str:
 def _reasons(said: ast.expr, module: ast.Module) -> set[str]:
     """Return what the first argument of an error can be.
 
-    A constant; a name that constants of the module are assigned to; a backend's name and an ending; or the reason of
-    another error that is handed on, which adds none. Anything else has to be thought about.
+    A constant; a name that constants are assigned to, here or where it is imported from; a backend's name and an
+    ending; or the reason of another error that is handed on, which adds none. Anything else has to be thought about.
     """
     match said:
         case ast.Constant(value=str(reason)):
             return {reason}
-        case ast.Name(id=name) if assigned := _assigned(name, module):
+        case ast.Name(id=name) if assigned := _assigned(name, _home(name, module)):
             return assigned
         case ast.JoinedStr(values=[ast.FormattedValue(), ast.Constant(value=str(ending))]):
             return {f"{peer.upper()}{ending}" for peer in PEERS}
         case ast.Attribute(attr="reason"):
             return set()
     raise AssertionError(f"what reasons are {ast.unparse(said)}?")
+
+
+def _home(name: str, module: ast.Module) -> ast.Module:
+    """Return the module that a name is imported from, or the one that uses it."""
+    for node in module.body:
+        if isinstance(node, ast.ImportFrom) and node.module and name in {alias.name for alias in node.names}:
+            return SOURCES[REPOSITORY / f"{node.module.replace('.', '/')}.py"]
+    return module
 
 
 def _assigned(name: str, module: ast.Module) -> set[str]:

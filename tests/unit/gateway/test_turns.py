@@ -34,6 +34,21 @@ async def test_turns_are_given_in_the_order_in_which_they_were_asked_for() -> No
     assert sorted(order[2:]) == ["first", "second"]
 
 
+async def test_a_shared_key_is_waited_for_by_those_who_want_it_alone() -> None:
+    """Two share a key at once; one who wants it alone waits for both, and a third sharer for that one."""
+    turns = Turns()
+    async with turns.take([1], Deadline.after(20), shared=[9]):
+        async with turns.take([2], Deadline.after(20), shared=[9]):
+            await refused(turns, 9)
+        await refused(turns, 9)
+    async with turns.take([9], Deadline.after(20), shared=[9]):
+        with pytest.raises(DeadlineSpent):
+            async with turns.take([3], Deadline.after(0), shared=[9]):
+                raise AssertionError("it was given")
+    async with turns.take([9], Deadline.after(20)):
+        pass
+
+
 async def test_whoever_gives_up_waiting_lets_nobody_through() -> None:
     """A third waits for the first at work, also when the second between them has left."""
     turns = Turns()

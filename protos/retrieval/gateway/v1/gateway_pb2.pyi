@@ -37,8 +37,10 @@ class _OverlongEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Overlong.Val
     OVERLONG_SPLIT: _Overlong.ValueType  # 3
     """Stores parts of the text in place of the document: split at sentence ends, with overlap, each within the limit.
     A part's id is text, its document's id and '#' and its number ("17#1"); a text id that could be taken for another
-    one there (it is a decimal number or begins with "text:") gets "text:" in front. What a split document has stored
-    before, whole or in parts, goes. A document whose text has shrunk loses its old parts only under OVERLONG_SPLIT.
+    one there (it is a decimal number or begins with "text:") gets "text:" in front. No document replaces a part of
+    another, nor a part a document: INVALID_ARGUMENT (`ID_TAKEN`), under any of these rules. What a split document has
+    stored before, whole or in parts, goes. A document whose text has shrunk loses its old parts only under
+    OVERLONG_SPLIT.
     """
 
 class Overlong(_Overlong, metaclass=_OverlongEnumTypeWrapper):
@@ -53,8 +55,10 @@ OVERLONG_TRUNCATE: Overlong.ValueType  # 2
 OVERLONG_SPLIT: Overlong.ValueType  # 3
 """Stores parts of the text in place of the document: split at sentence ends, with overlap, each within the limit.
 A part's id is text, its document's id and '#' and its number ("17#1"); a text id that could be taken for another
-one there (it is a decimal number or begins with "text:") gets "text:" in front. What a split document has stored
-before, whole or in parts, goes. A document whose text has shrunk loses its old parts only under OVERLONG_SPLIT.
+one there (it is a decimal number or begins with "text:") gets "text:" in front. No document replaces a part of
+another, nor a part a document: INVALID_ARGUMENT (`ID_TAKEN`), under any of these rules. What a split document has
+stored before, whole or in parts, goes. A document whose text has shrunk loses its old parts only under
+OVERLONG_SPLIT.
 """
 Global___Overlong: _TypeAlias = Overlong  # noqa: Y015
 

@@ -227,8 +227,9 @@ class DocumentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteDocuments(self, request, context):
-        """Deletes documents by id, split ones with all their parts; ids that do not exist are not an error. NOT_FOUND: no such
-        collection.
+        """Deletes documents by id, split ones with all their parts; ids that do not exist are not an error. A part, which is
+        what a hit without `return_parent` is of a split document, goes with its document only: INVALID_ARGUMENT
+        (`ID_IS_PART`, with the field) where `parent` is not among the ids. NOT_FOUND: no such collection.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -428,7 +429,8 @@ class CollectionServiceServicer:
     """
 
     def CreateCollection(self, request, context):
-        """Creates an empty collection bound to the encoder that is serving now.
+        """Creates an empty collection bound to the encoder that is serving now. It is found only when it has its payload
+        indexes; where the answer is DEADLINE_EXCEEDED or UNAVAILABLE it may have been made, and is then whole.
 
         ALREADY_EXISTS where the name is taken by a collection or an alias. INVALID_ARGUMENT: a parameter out of range, or
         one whose promise the store cannot keep (`PARAMETER_UNSUPPORTED`).

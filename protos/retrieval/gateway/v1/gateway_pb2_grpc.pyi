@@ -134,8 +134,9 @@ class DocumentServiceStub:
     new: send the message again.) Messages of a stream that share an id are stored in their order.
     """
     DeleteDocuments: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.DeleteDocumentsRequest, _gateway_pb2.DeleteDocumentsResponse]
-    """Deletes documents by id, split ones with all their parts; ids that do not exist are not an error. NOT_FOUND: no such
-    collection.
+    """Deletes documents by id, split ones with all their parts; ids that do not exist are not an error. A part, which is
+    what a hit without `return_parent` is of a split document, goes with its document only: INVALID_ARGUMENT
+    (`ID_IS_PART`, with the field) where `parent` is not among the ids. NOT_FOUND: no such collection.
     """
     GetDocuments: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.GetDocumentsRequest, _gateway_pb2.GetDocumentsResponse]
     """Returns documents by id, in the order asked for, leaving out ids that do not exist. NOT_FOUND: no such collection."""
@@ -158,8 +159,9 @@ class DocumentServiceAsyncStub(DocumentServiceStub):
     new: send the message again.) Messages of a stream that share an id are stored in their order.
     """
     DeleteDocuments: _aio.UnaryUnaryMultiCallable[_gateway_pb2.DeleteDocumentsRequest, _gateway_pb2.DeleteDocumentsResponse]  # type: ignore[assignment]
-    """Deletes documents by id, split ones with all their parts; ids that do not exist are not an error. NOT_FOUND: no such
-    collection.
+    """Deletes documents by id, split ones with all their parts; ids that do not exist are not an error. A part, which is
+    what a hit without `return_parent` is of a split document, goes with its document only: INVALID_ARGUMENT
+    (`ID_IS_PART`, with the field) where `parent` is not among the ids. NOT_FOUND: no such collection.
     """
     GetDocuments: _aio.UnaryUnaryMultiCallable[_gateway_pb2.GetDocumentsRequest, _gateway_pb2.GetDocumentsResponse]  # type: ignore[assignment]
     """Returns documents by id, in the order asked for, leaving out ids that do not exist. NOT_FOUND: no such collection."""
@@ -191,8 +193,9 @@ class DocumentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _gateway_pb2.DeleteDocumentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_gateway_pb2.DeleteDocumentsResponse, _abc.Awaitable[_gateway_pb2.DeleteDocumentsResponse]]:
-        """Deletes documents by id, split ones with all their parts; ids that do not exist are not an error. NOT_FOUND: no such
-        collection.
+        """Deletes documents by id, split ones with all their parts; ids that do not exist are not an error. A part, which is
+        what a hit without `return_parent` is of a split document, goes with its document only: INVALID_ARGUMENT
+        (`ID_IS_PART`, with the field) where `parent` is not among the ids. NOT_FOUND: no such collection.
         """
 
     @_abc_1.abstractmethod
@@ -221,7 +224,8 @@ class CollectionServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> CollectionServiceAsyncStub: ...
     CreateCollection: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.CreateCollectionRequest, _gateway_pb2.CreateCollectionResponse]
-    """Creates an empty collection bound to the encoder that is serving now.
+    """Creates an empty collection bound to the encoder that is serving now. It is found only when it has its payload
+    indexes; where the answer is DEADLINE_EXCEEDED or UNAVAILABLE it may have been made, and is then whole.
 
     ALREADY_EXISTS where the name is taken by a collection or an alias. INVALID_ARGUMENT: a parameter out of range, or
     one whose promise the store cannot keep (`PARAMETER_UNSUPPORTED`).
@@ -277,7 +281,8 @@ class CollectionServiceAsyncStub(CollectionServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateCollection: _aio.UnaryUnaryMultiCallable[_gateway_pb2.CreateCollectionRequest, _gateway_pb2.CreateCollectionResponse]  # type: ignore[assignment]
-    """Creates an empty collection bound to the encoder that is serving now.
+    """Creates an empty collection bound to the encoder that is serving now. It is found only when it has its payload
+    indexes; where the answer is DEADLINE_EXCEEDED or UNAVAILABLE it may have been made, and is then whole.
 
     ALREADY_EXISTS where the name is taken by a collection or an alias. INVALID_ARGUMENT: a parameter out of range, or
     one whose promise the store cannot keep (`PARAMETER_UNSUPPORTED`).
@@ -336,7 +341,8 @@ class CollectionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _gateway_pb2.CreateCollectionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_gateway_pb2.CreateCollectionResponse, _abc.Awaitable[_gateway_pb2.CreateCollectionResponse]]:
-        """Creates an empty collection bound to the encoder that is serving now.
+        """Creates an empty collection bound to the encoder that is serving now. It is found only when it has its payload
+        indexes; where the answer is DEADLINE_EXCEEDED or UNAVAILABLE it may have been made, and is then whole.
 
         ALREADY_EXISTS where the name is taken by a collection or an alias. INVALID_ARGUMENT: a parameter out of range, or
         one whose promise the store cannot keep (`PARAMETER_UNSUPPORTED`).
