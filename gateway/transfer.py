@@ -95,8 +95,8 @@ async def importing(  # noqa: PLR0913 - a collection has so many parts
         AlreadyExists: The name is taken.
     """
     target = Import(store=store, name=name, incarnation=uuid4().hex)
-    making = asyncio.create_task(
-        store.create(
+    try:
+        await store.create(
             name,
             dimension=dimension,
             encoder=encoder,
@@ -106,18 +106,14 @@ async def importing(  # noqa: PLR0913 - a collection has so many parts
             incarnation=target.incarnation,
             deadline=deadline,
         )
-    )
-    try:
-        await asyncio.shield(making)
         yield target
     except BaseException:
         # A task of its own, so that a second cancellation cannot cut it off.
-        await asyncio.shield(asyncio.create_task(_undo(target, making)))
+        await asyncio.shield(asyncio.create_task(_undo(target)))
         raise
 
 
-async def _undo(target: Import, making: asyncio.Task[Collection]) -> None:
-    """Delete what was imported in vain, once it is made: a store may go on making what nobody waits for any more."""
-    await asyncio.wait([making])
+async def _undo(target: Import) -> None:
+    """Delete what was imported in vain, also where it was cut off while it was made: the store may have gone on."""
     with suppress(ServiceError):
         await target.store.drop(target.name, incarnation=target.incarnation, deadline=Deadline.after(CLEANUP_S))

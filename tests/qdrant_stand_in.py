@@ -1,15 +1,16 @@
 """A server that stands in for Qdrant: its own gRPC services on a real port, and a line that can be cut.
 
-It answers sensibly until `faults` holds a step; every call then takes one. A step is given the request, the context and
-what computes the sensible answer, and returns what is sent, or ends the call. Calls reach the server through a line of
-plain TCP: `refuse` stops listening, `cut` ends every connection, `listen` listens again on the same port.
+It answers sensibly until `faults` holds a step; every call then takes one. `faults_at` has steps for the calls of one
+method. A step is given the request, the context and what computes the sensible answer, and returns what is sent, or
+ends the call. Calls reach the server through a line of plain TCP: `refuse` stops listening, `cut` ends every
+connection, `listen` listens again on the same port.
 
 The statuses are those of Qdrant's own source: lib/storage/src/content_manager/conversions.rs and src/tonic/auth.rs.
 """
 
 import asyncio
 import tempfile
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -47,6 +48,16 @@ def altered(change: Callable[[Any], Any]) -> Step:
     return step
 
 
+def lost(code: grpc.StatusCode) -> Step:
+    """Do what is asked for, and end the call with a status all the same."""
+
+    async def step(request: Any, context: Any, answer: Answer) -> Any:
+        answer()
+        await context.abort(code, "the server's own words")
+
+    return step
+
+
 class Late:
     """A step that answers once it is released."""
 
@@ -60,6 +71,28 @@ class Late:
         return answer()
 
 
+class Unheard:
+    """A step that never answers, or ends with a status, and does what is asked for once it is released all the same."""
+
+    def __init__(self, code: grpc.StatusCode | None = None) -> None:
+        self.begun = asyncio.Event()
+        self.released = asyncio.Event()
+        self.done = asyncio.Event()
+        self._code = code
+
+    async def __call__(self, request: Any, context: Any, answer: Answer) -> Any:
+        self._work = asyncio.create_task(self._do(answer))
+        self.begun.set()
+        if self._code is not None:
+            await context.abort(self._code, "the server's own words")
+        await asyncio.Event().wait()
+
+    async def _do(self, answer: Answer) -> None:
+        await self.released.wait()
+        answer()
+        self.done.set()
+
+
 # --- server --------------------------------------------------------------------------------------------------------
 
 
@@ -68,6 +101,8 @@ class StandIn:
 
     def __init__(self, root: Path) -> None:
         self.faults: deque[Step] = deque()
+        self.faults_at: defaultdict[str, deque[Step]] = defaultdict(deque)
+        """By method, as `calls` names it; these come first."""
         self.calls: list[tuple[str, Any]] = []
         """Method and request of every call."""
         self.timeouts: list[float | None] = []
@@ -130,8 +165,8 @@ class StandIn:
         if self.api_key is not None and dict(context.invocation_metadata()).get("api-key") != self.api_key:
             await context.abort(CODE.UNAUTHENTICATED, "Invalid API key or JWT")
         try:
-            if self.faults:
-                return await self.faults.popleft()(request, context, lambda: answer(request))
+            if faults := self.faults_at[method] or self.faults:
+                return await faults.popleft()(request, context, lambda: answer(request))
             return answer(request)
         except KeyError:
             await context.abort(CODE.NOT_FOUND, "Not found: Collection doesn't exist!")

@@ -31,9 +31,11 @@ from gateway.precisions import note_precision
 from gateway.stores.conditions import require_indexes
 from gateway.stores.lexical import require_supported
 from gateway.stores.point_ids import to_point_id
-from gateway.stores.qdrant_catalog import QdrantCatalog, require_import
+from gateway.stores.qdrant_calls import CollectionCalls
+from gateway.stores.qdrant_catalog import QdrantCatalog
 from gateway.stores.qdrant_collections import Known, Memory, QdrantIndex
 from gateway.stores.qdrant_filter import to_qdrant_filter
+from gateway.stores.qdrant_making import QdrantMaking, require_import
 from gateway.stores.qdrant_probe import CORPUS_VERSION, Version, probe, version_of
 from gateway.stores.qdrant_requests import (
     deleted,
@@ -81,7 +83,9 @@ class QdrantStore:
         self._channel = channel
         self._index = index
         self._points = pb.PointsStub(channel)  # type: ignore[no-untyped-call]  # generated
-        self._catalog = QdrantCatalog(channel, self._call, memory)
+        calls = CollectionCalls(channel, self._call)
+        self._catalog = QdrantCatalog(calls, memory)
+        self._making = QdrantMaking(calls, memory)
         self._closed = False
 
     @classmethod
@@ -124,6 +128,7 @@ class QdrantStore:
 
     async def aclose(self) -> None:
         """Finish what is under way and close the channel; again is no error."""
+        await self._making.aclose(CLOSE_GRACE_S)
         self._closed = True
         await self._channel.close(CLOSE_GRACE_S)
 
@@ -150,11 +155,11 @@ class QdrantStore:
             hidden=hidden,
             incarnation=incarnation or uuid4().hex,
         )
-        return await self._catalog.create(wanted, deadline)
+        return await self._making.create(wanted, deadline)
 
     async def reveal(self, name: str, *, incarnation: str, document_count: int, deadline: Deadline) -> Collection:
         """Let a hidden collection be found, if it holds so many documents."""
-        return await self._catalog.reveal(name, incarnation, document_count, deadline)
+        return await self._making.reveal(name, incarnation, document_count, deadline)
 
     async def describe(self, name: str, *, deadline: Deadline) -> Collection:
         """Return one collection, its documents counted exactly; the server does not tell bytes on disk."""
@@ -168,7 +173,10 @@ class QdrantStore:
         self, name: str, *, with_aliases: bool = False, incarnation: str | None = None, deadline: Deadline
     ) -> None:
         """Delete a collection and its documents; Misconfigured where it is another program's."""
-        await self._catalog.drop(name, deadline, with_aliases=with_aliases, incarnation=incarnation)
+        if incarnation is not None:
+            await self._making.drop(name, incarnation, deadline)
+            return
+        await self._catalog.drop(name, deadline, with_aliases=with_aliases)
 
     async def assign_alias(self, alias: str, collection: str, *, deadline: Deadline) -> None:
         """Point an alias at a collection; other gateways may search the old one for `REMEMBERED_S` longer."""
@@ -313,9 +321,9 @@ class QdrantStore:
             answer: pb.QueryResponse = await self._call(self._points.Query, request, deadline, "search")
             return answer
 
-        async def send(_: str, requests: Sequence[pb.QueryPoints | None]) -> Found:
+        async def send(own: str, requests: Sequence[pb.QueryPoints | None]) -> Found:
             lists = await together([ranked(one, limit, selection, ask, self._index) for one in requests])
-            return Found(lists=lists, time=ServerTime(compute=max(one.compute for one in lists)))
+            return Found(lists=lists, collection=own, time=ServerTime(compute=max(one.compute for one in lists)))
 
         return await self._catalog.checked(name, check, send, deadline, "search")
 

@@ -1,7 +1,7 @@
 """What a collection on a Qdrant server is, as the server keeps it and as we remember it."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from gateway.parameters import (
     PayloadIndex,
     Quantization,
 )
-from gateway.ports import Model
+from gateway.ports import Collection, Model
 from gateway.stores.conditions import payload_path
 from gateway.stores.lexical import VECTOR_NAME
 from gateway.stores.qdrant_values import from_pb_payload, to_pb_value
@@ -180,6 +180,28 @@ def read_known(name: str, config: pb.CollectionConfig, *, asked: str | None = No
         return _known(name, entry, params.size)
     except (KeyError, TypeError, ValueError) as error:
         raise _malformed(asked or name) from error
+
+
+def collection_of(
+    known: Known,
+    *,
+    document_count: int,
+    status: Any = pb.CollectionStatus.Green,
+    aliases: Sequence[str] = (),
+) -> Collection:
+    """Return a collection as others know it."""
+    return Collection(
+        name=known.name,
+        document_count=document_count,
+        dimension=known.dimension,
+        encoder=known.encoder,
+        passage_prefix=known.passage_prefix,
+        schema_version=SCHEMA_VERSION,
+        status=STATUSES.get(status, CollectionStatus.UNKNOWN),
+        parameters=known.parameters,
+        aliases=aliases,
+        incarnation=known.incarnation,
+    )
 
 
 def _malformed(name: str) -> Misconfigured:

@@ -1,6 +1,7 @@
 """A Qdrant server that fails in every way: one error of ours per fault, and the next call is fine."""
 
 import asyncio
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -8,8 +9,9 @@ from contract.vector_store_suite import DIMENSION, ENCODER, NAME, NORTH, put, se
 from fakes import Hang
 from qdrant_client import grpc as pb
 from qdrant_engine import to_payload
-from qdrant_stand_in import CODE, Late, altered, fails, stand_in
+from qdrant_stand_in import CODE, Late, Unheard, altered, fails, lost, stand_in
 
+from gateway.parameters import CollectionParameters, IndexKind, PayloadIndex
 from gateway.ports import Document
 from gateway.stores.qdrant import QdrantStore
 from gateway.stores.qdrant_target import GRPC_PORT, QdrantTarget
@@ -53,8 +55,14 @@ REPEATED = {
 }
 ONCE_ONLY = {
     "create": lambda store, deadline: store.create("b", dimension=2, encoder=ENCODER, deadline=deadline),
-    "drop": lambda store, deadline: store._catalog.delete(NAME, deadline, "drop"),
+    "drop": lambda store, deadline: store._catalog._calls.delete(NAME, deadline, "drop"),
 }
+INDEXED = {
+    "dimension": 2,
+    "encoder": ENCODER,
+    "parameters": CollectionParameters(payload_indexes=(PayloadIndex(key="a", kind=IndexKind.TEXT),)),
+}
+"""A collection that is not whole when the server has made it."""
 
 
 @pytest.fixture
@@ -384,3 +392,142 @@ def test_an_api_key_that_cannot_be_sent_is_refused_without_showing_it():
         QdrantTarget.parse("q", api_key="secret\n")
     assert raised.value.reason == "STORE_API_KEY"
     assert "secret" not in raised.value.message
+
+
+async def _cut_off(store, server, how="cancelled", *, released=False) -> Unheard:
+    """Create a collection that the server goes on making, or has made where `released`, when its caller has gone."""
+    unheard = Unheard(CODE.DEADLINE_EXCEEDED if how == "deadline" else None)
+    if released:
+        unheard.released.set()
+    server.faults_at["Collections.Create"].append(unheard)
+    creating = asyncio.create_task(store.create("b", **INDEXED, deadline=soon()))
+    await unheard.begun.wait()
+    if how == "cancelled":
+        creating.cancel()
+    if how == "cut":
+        server.line.cut()
+    with pytest.raises({"deadline": DeadlineSpent, "cancelled": asyncio.CancelledError, "cut": Unavailable}[how]):
+        await creating
+    return unheard
+
+
+async def _gone(store, server) -> None:
+    """Wait until only the collection of the fixture is left."""
+    async with asyncio.timeout(20):
+        while server.shelves.keys() != {NAME}:
+            await store.count(NAME, deadline=soon())
+
+
+@pytest.mark.parametrize("how", ["deadline", "cancelled", "cut"])
+@pytest.mark.parametrize("early", [True, False], ids=["early", "late"])
+async def test_a_collection_that_is_made_for_nobody_goes(store, server, how, early):
+    """What the server makes whose caller has gone is never seen and deleted, also where it comes after a first look."""
+    unheard = await _cut_off(store, server, how, released=early)
+    if not early:
+        asked = len(server.calls)
+        async with asyncio.timeout(20):
+            while not any(method == "Collections.Get" for method, _ in server.calls[asked:]):
+                await store.count(NAME, deadline=soon())
+        unheard.released.set()
+    await unheard.done.wait()
+    assert [one.name for one in await store.list(deadline=soon())] == [NAME]
+    await _gone(store, server)
+    await store.create("b", **INDEXED, deadline=soon())
+    assert server.shelves["b"].indexed() == {"a"}
+    assert [one.name for one in await store.list(deadline=soon())] == ["b", NAME]
+
+
+@pytest.mark.parametrize("how", ["deadline", "cancelled", "cut"])
+async def test_who_tries_again_at_once_does_not_meet_what_was_left(store, server, how):
+    """A second try that comes before the first one's is deleted waits for that, and makes the collection whole."""
+    slow = Late()
+    server.faults_at["Collections.Delete"].append(slow)
+    await _cut_off(store, server, how, released=True)
+    again = asyncio.create_task(store.create("b", **INDEXED, deadline=soon()))
+    await slow.begun.wait()
+    async with asyncio.timeout(20):
+        while [method for method, _ in server.calls].count("Collections.Create") < 3:
+            await store.count(NAME, deadline=soon())
+    slow.released.set()
+    await again
+    assert server.shelves["b"].indexed() == {"a"}
+    assert (await store.describe("b", deadline=soon())).document_count == 0
+
+
+async def test_a_name_that_another_takes_stays_taken(store, server, monkeypatch):
+    """Where the name is another collection's by then, that one stays, and a second try is told."""
+    monkeypatch.setattr("gateway.stores.qdrant_leftovers.PATIENCE_S", 0.1)
+    await _cut_off(store, server)
+    async with await QdrantStore.open(QdrantTarget(host="127.0.0.1", port=server.port)) as other:
+        await other.create("b", dimension=2, encoder=ENCODER, deadline=soon())
+        with pytest.raises(AlreadyExists):
+            await store.create("b", **INDEXED, deadline=soon())
+        await store.aclose()
+        assert [one.name for one in await other.list(deadline=soon())] == ["b", NAME]
+
+
+async def test_closing_looks_once_more(store, server):
+    """What the server has made in vain by the time that the store is closed does not stay."""
+    unheard = await _cut_off(store, server)
+    unheard.released.set()
+    await unheard.done.wait()
+    await store.aclose()
+    assert server.shelves.keys() == {NAME}
+
+
+async def test_closing_does_not_wait_for_a_server_that_hangs(store, server, monkeypatch, caplog):
+    """What cannot be deleted in time is given up with a word in the log, and the store is closed."""
+    monkeypatch.setattr("gateway.stores.qdrant.CLOSE_GRACE_S", 0.1)
+    hang = Hang()
+    server.faults_at["Collections.Delete"].append(hang)
+    await _cut_off(store, server, released=True)
+    await hang.begun.wait()
+    await store.aclose()
+    await hang.cancelled.wait()
+    assert "collection b may be left" in caplog.text
+
+
+async def test_what_is_never_made_is_looked_for_a_while(store, server, monkeypatch, caplog):
+    """Looking for a collection that the server did not make ends by itself, without a word."""
+    monkeypatch.setattr("gateway.stores.qdrant_leftovers.CLEANUP_S", 0.1)
+    await _cut_off(store, server)
+    async with asyncio.timeout(20):
+        while store._making._leftovers.of("b"):
+            await store.count(NAME, deadline=soon())
+    assert "collection b" not in caplog.text
+
+
+async def test_nobody_sees_a_collection_before_its_indexes(store, server):
+    """While a payload index is being made the collection can be neither found nor written; then it is there, whole."""
+    late = Late()
+    server.faults_at["Points.CreateFieldIndex"].append(late)
+    creating = asyncio.create_task(store.create("b", **INDEXED, deadline=soon()))
+    await late.begun.wait()
+    assert [one.name for one in await store.list(deadline=soon())] == [NAME]
+    with pytest.raises(NotFound):
+        await store.upsert("b", [], [], deadline=soon())
+    late.released.set()
+    made = await creating
+    described = await store.describe("b", deadline=soon())
+    assert made == replace(described, aliases=())
+
+
+@pytest.mark.parametrize("code", [CODE.UNAVAILABLE, CODE.DEADLINE_EXCEEDED, CODE.INTERNAL])
+async def test_an_answer_lost_to_the_last_step_is_made_up_for(store, server, code):
+    """A collection that the server did let be found is told as made."""
+    server.faults_at["Collections.Update"].append(lost(code))
+    made = await store.create("b", **INDEXED, deadline=soon())
+    described = await store.describe("b", deadline=soon())
+    assert made == replace(described, aliases=())
+
+
+async def test_a_last_step_that_was_not_done_undoes_the_rest(store, server):
+    """A collection that the server did not let be found is told as failed, and goes."""
+    server.faults_at["Collections.Update"].append(fails(CODE.PERMISSION_DENIED))
+    with pytest.raises(Misconfigured):
+        await store.create("b", **INDEXED, deadline=soon())
+    assert server.shelves.keys() == {NAME}
+    server.faults_at["Collections.Update"].extend([fails(CODE.UNAVAILABLE)] * 2)
+    with pytest.raises(Unavailable):
+        await store.create("b", **INDEXED, deadline=soon())
+    assert server.shelves.keys() == {NAME}

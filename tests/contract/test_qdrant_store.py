@@ -27,9 +27,9 @@ from qdrant_stand_in import CODE, altered, fails, stand_in
 from gateway.convert import MAX_POOL_SIZE
 from gateway.convert_values import MAX_PAYLOAD_BYTES, MAX_TEXT_BYTES
 from gateway.filters import AnyOf, Filter
-from gateway.indexing import READ_IDS_PER_CALL
 from gateway.parameters import CollectionParameters, CollectionStatus, IndexKind, PayloadIndex, Quantization
 from gateway.ports import Document, Part
+from gateway.stored_parts import READ_IDS_PER_CALL
 from gateway.stores.point_ids import ID_KEY, to_point_id
 from gateway.stores.qdrant import QdrantStore
 from gateway.stores.qdrant_collections import MAX_REMEMBERED, METADATA_KEY, Known, Memory, QdrantIndex
@@ -228,7 +228,7 @@ async def test_collections_of_other_programs_are_left_alone(filled, server):
     """A collection without our metadata is not listed, not searched, not written and not dropped."""
     params = pb.VectorsConfig(params=pb.VectorParams(size=DIMENSION, distance=pb.Distance.Cosine))
     request = pb.CreateCollection(collection_name="theirs", vectors_config=params)
-    await filled._catalog._collections.Create(request, timeout=60)
+    await filled._catalog._calls._collections.Create(request, timeout=60)
     assert [one.name for one in await filled.list(deadline=soon())] == [NAME]
     for call in (
         filled.describe("theirs", deadline=soon()),
@@ -244,7 +244,7 @@ async def test_collections_of_other_programs_are_left_alone(filled, server):
 
 async def test_another_programs_collection_is_refused_under_the_name_asked_for(filled):
     """Behind an alias that another program made, the refusal does not tell the collection's own name."""
-    stub = filled._catalog._collections
+    stub = filled._catalog._calls._collections
     params = pb.VectorsConfig(params=pb.VectorParams(size=DIMENSION, distance=pb.Distance.Cosine))
     await stub.Create(pb.CreateCollection(collection_name="theirs", vectors_config=params), timeout=60)
     alias = pb.AliasOperations(create_alias=pb.CreateAlias(alias_name="view", collection_name="theirs"))

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from qdrant_stand_in import fails, stand_in
+from qdrant_stand_in import StandIn, Unheard, fails, lost, stand_in
 from rigs import COLLECTION, Rig, document, failure, open_rig
 from store_fake import MemoryStore
 
@@ -372,7 +372,7 @@ async def test_a_caller_who_leaves_leaves_nothing() -> None:
 
 
 async def test_a_caller_who_leaves_while_the_collection_is_made_leaves_nothing() -> None:
-    """The server makes what nobody waits for any more, and the gateway deletes it once it is made."""
+    """The server has made what nobody waits for any more, and the gateway deletes it."""
     parts = await _of_two()
     made, go_on = asyncio.Event(), asyncio.Event()
 
@@ -397,8 +397,89 @@ async def test_a_caller_who_leaves_while_the_collection_is_made_leaves_nothing()
         call.cancel()
         go_on.set()
         await rig.counted(CODE.CANCELLED, "ImportCollection")
-        assert server.shelves == {}
+        await _swept(server, rig)
         assert (await load(rig, replayed(parts))).document_count == 2
+
+
+@pytest.fixture
+async def far() -> AsyncIterator[tuple[StandIn, Rig]]:
+    """A Qdrant server and a gateway before it."""
+    async with (
+        stand_in() as server,
+        await QdrantStore.open(QdrantTarget(host="127.0.0.1", port=server.port)) as store,
+        open_rig(store) as rig,
+    ):
+        yield server, rig
+
+
+async def _swept(server: StandIn, rig: Rig) -> None:
+    """Wait until the server has no collection; none was ever seen."""
+    async with asyncio.timeout(20):
+        while server.shelves:
+            assert await names(rig) == []
+
+
+@pytest.mark.parametrize("code", [CODE.DEADLINE_EXCEEDED, CODE.CANCELLED])
+async def test_a_collection_that_is_made_after_its_import_ended_goes(
+    far: tuple[StandIn, Rig], caplog: pytest.LogCaptureFixture, code: Any
+) -> None:
+    """Where the server is done only after the gateway has looked, what it made is deleted and the name is free."""
+    server, rig = far
+    parts = await _of_two()
+    unheard = Unheard(None if code is CODE.CANCELLED else code)
+    server.faults_at["Collections.Create"].append(unheard)
+    call = rig.collections.ImportCollection()
+    await call.write(replayed(parts)[0])
+    await unheard.begun.wait()
+    if code is CODE.CANCELLED:
+        call.cancel()
+    await rig.counted(code, "ImportCollection")
+    async with asyncio.timeout(20):
+        while not any(method == "Collections.Get" for method, _ in server.calls):
+            assert await names(rig) == []
+    unheard.released.set()
+    await unheard.done.wait()
+    await _swept(server, rig)
+    assert (await load(rig, replayed(parts))).document_count == 2
+    assert "never retrieved" not in caplog.text
+
+
+async def test_an_import_is_deleted_once_its_server_is_back(far: tuple[StandIn, Rig]) -> None:
+    """A server that cannot be reached when the import fails, nor when it is to be deleted, keeps nothing of it."""
+    server, rig = far
+    parts = await _of_two()
+    for method in ("Points.Upsert", "Points.Upsert", "Collections.Delete"):
+        server.faults_at[method].append(fails(CODE.UNAVAILABLE))
+    failed = await failure(load(rig, replayed(parts)))
+    assert (failed.code, failed.reason) == (CODE.UNAVAILABLE, "STORE_UNAVAILABLE")
+    await _swept(server, rig)
+    assert (await load(rig, replayed(parts))).document_count == 2
+
+
+@pytest.mark.parametrize("code", [CODE.UNAVAILABLE, CODE.DEADLINE_EXCEEDED])
+async def test_an_import_whose_last_answer_is_lost_is_told_as_made(far: tuple[StandIn, Rig], code: Any) -> None:
+    """Where a look shows that the collection can be found, the import has not failed."""
+    server, rig = far
+    server.faults_at["Collections.Update"].append(lost(code))
+    made = await load(rig, replayed(await _of_two()))
+    described = await rig.collections.DescribeCollection(pb.DescribeCollectionRequest(collection=COLLECTION))
+    assert made == described.collection
+
+
+async def test_an_import_that_nobody_can_look_at_stays_whole(far: tuple[StandIn, Rig]) -> None:
+    """Where the last answer and the look are lost, the import fails with the first, and what can be found stays."""
+    server, rig = far
+    parts = await _of_two()
+
+    async def last(request: Any, context: Any, answer: Any) -> Any:
+        server.faults_at["Collections.Get"].extend([fails(CODE.UNAVAILABLE)] * 2)
+        return await lost(CODE.DEADLINE_EXCEEDED)(request, context, answer)
+
+    server.faults_at["Collections.Update"].append(last)
+    failed = await failure(load(rig, replayed(parts)))
+    assert failed.code is CODE.DEADLINE_EXCEEDED
+    described = await rig.collections.DescribeCollection(pb.DescribeCollectionRequest(collection=COLLECTION))
+    assert described.collection.document_count == 2
 
 
 async def _end(call: Any, footer: pb.CollectionFooter) -> None:
