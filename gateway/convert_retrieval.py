@@ -7,7 +7,7 @@ from typing import Any
 from gateway.convert_values import MAX_LANGUAGE_CHARACTERS, check_range, check_text, known, payload_key
 from gateway.diversity import Diversity
 from gateway.fusion import Fusion, FusionMethod, ListRank
-from gateway.pool import ListReport
+from gateway.pool import MAX_CANDIDATES, ListReport
 from gateway.search_query import MAX_DEPTH, HypotheticalUse, Retrieval, RetrievalMode, SynonymUse
 from gateway.synonyms import MAX_VARIANTS
 from retrieval.gateway.v1 import gateway_pb2 as pb
@@ -18,8 +18,6 @@ MAX_TEXTS = 8
 """Alternatives, and hypothetical passages: each costs a vector and a list."""
 MAX_RRF_K = 10_000
 MAX_GROUP_SIZE = 200
-MAX_CANDIDATES = 20_000
-"""Most documents that one search reads, where it says how many of each list: of all its lists together."""
 
 MODES = {
     pb.RETRIEVAL_MODE_UNSPECIFIED: RetrievalMode.DENSE,

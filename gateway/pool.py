@@ -7,15 +7,26 @@ from dataclasses import dataclass, replace
 from gateway.diversity import grouped, mmr
 from gateway.fusion import Fused, ListRank, WeightedList, fuse, weights
 from gateway.part_ids import first_part
-from gateway.ports import Candidate, DocumentId, Found, ListQuery, Model, ServerTime, VectorStore
+from gateway.ports import (
+    ANSWER_TOO_LARGE,
+    Candidate,
+    DocumentId,
+    Found,
+    ListQuery,
+    Model,
+    ServerTime,
+    VectorStore,
+)
 from gateway.search_query import RerankMode, SearchQuery
 from gateway.timings import SearchTimer
 from serving.deadline import Deadline
-from serving.errors import DeadlineSpent, Misconfigured, NotReady, Overloaded, Unavailable
+from serving.errors import DeadlineSpent, Misconfigured, NotFound, NotReady, Overloaded, ServiceError, Unavailable
 
 NOT_NOW = (DeadlineSpent, Unavailable, NotReady, Overloaded)
 """What a further read may end with at no fault of the request's."""
 
+MAX_CANDIDATES = 20_000
+"""Most documents that one read of all lists together brings."""
 MOST_DEEPER = 16
 """How many times the pool's size is read at most to fill a pool of which parts or groups are left out."""
 DEEPER = 4
@@ -95,7 +106,8 @@ async def fill_pool(
 
     Raises:
         ServiceError: Whatever the store raises at the first read. Where the store is late, full or away at a further
-            one, the pool stays as it was, except that documents which are to be returned are read or nothing is.
+            one, or its answer would be too large, the pool stays as it was, except that documents which are to be
+            returned are read or nothing is.
     """
     read = await _read_on(store, search, queries, encoder, deadline, timer)
     pool = read.pool
@@ -110,11 +122,11 @@ async def fill_pool(
     texts: Mapping[DocumentId, str] = {}
     if search.return_parent or search.rerank_parent:
         try:
-            texts = await _parent_texts(store, search.collection, [one.candidate for one in pool], deadline)
+            timer.unaccounted()  # no store says where the time of a `get` went
+            texts = await _parent_texts(store, read.found.collection, [one.candidate for one in pool], deadline)
         except NOT_NOW as error:
             if search.return_parent or search.rerank is RerankMode.REQUIRED:
                 raise
-            timer.unaccounted()
             shortfall = error.reason  # parts are worth reranking too
     return Filled(candidates=[_retrieved(search, one, texts) for one in pool], lists=reports, shortfall=shortfall)
 
@@ -128,7 +140,9 @@ async def _read_on(
     timer: SearchTimer,
 ) -> _Read:
     """Read until the pool is full or nothing is left: parts and groups that are left out have to be made up for."""
-    depth, time, compute = search.depth, ServerTime(), [0] * len(queries)
+    most = MAX_CANDIDATES // len(queries)
+    depth, deepest = min(search.depth, most), min(MOST_DEEPER * search.pool_size, most)
+    time, compute = ServerTime(), [0] * len(queries)
     read: _Read | None = None
     while True:
         try:
@@ -136,17 +150,17 @@ async def _read_on(
             time = time.plus(found.time)
             timer.server_said(time)
             pool = await _ordered(search, queries, found, deadline)
-        except NOT_NOW as error:
-            if read is None:
+        except ServiceError as error:
+            if read is None or not (isinstance(error, NOT_NOW) or error.reason == ANSWER_TOO_LARGE):
                 raise
             timer.unaccounted()
             return replace(read, shortfall=error.reason)  # a short pool is worth more than none
         compute = [before + one.compute for before, one in zip(compute, found.lists, strict=True)]
         read = _Read(found=found, pool=pool, compute=compute)
         ended = all(len(one.candidates) < depth for one in found.lists)
-        if len(pool) >= search.pool_size or ended or depth >= search.pool_size * MOST_DEEPER:
+        if len(pool) >= search.pool_size or ended or depth >= deepest:
             return read
-        depth = min(DEEPER * depth, MOST_DEEPER * search.pool_size)
+        depth = min(DEEPER * depth, deepest)
 
 
 async def _found(
@@ -243,15 +257,22 @@ async def _parent_texts(
 ) -> Mapping[DocumentId, str]:
     """Return the texts of the documents that candidates are parts of; their first parts keep them.
 
+    `collection` is the own name of what was searched: an alias may by now point at other documents of these ids.
+
     One message holds them: a pool has at most 200, with 64 KiB each of text, payload and whole text at most.
     What has been deleted or written anew since the search is not among them.
 
     Raises:
         Misconfigured: `PARENT_TEXT_MISSING`, a first part is there and has no whole text.
+        Unavailable: `COLLECTION_REPLACED`, it was dropped since the search.
     """
     firsts = [first for one in candidates if one.part is not None and (first := first_part(one.part.parent))]
     texts: dict[DocumentId, str] = {}
-    found = await store.get(collection, firsts, with_parent_texts=True, deadline=deadline) if firsts else ()
+    try:
+        found = await store.get(collection, firsts, with_parent_texts=True, deadline=deadline) if firsts else ()
+    except NotFound as error:
+        message = "the collection was dropped while it was searched; search again"
+        raise Unavailable("COLLECTION_REPLACED", message) from error
     for one in found:
         if one.part is None:
             continue

@@ -21,6 +21,8 @@ Vector = npt.NDArray[np.float32]
 Payload = Mapping[str, Any]
 DocumentId = int | UUID | str
 """An unsigned 64-bit number, a UUID, or any other text."""
+ANSWER_TOO_LARGE = "STORE_ANSWER_TOO_LARGE"
+"""Reason of an InferenceFailed: what was asked of a store is more than one message holds."""
 Cursor = int | UUID
 """Where a scan goes on; only the store that gave it knows what it means."""
 
@@ -133,6 +135,8 @@ class Found:
 
     lists: Sequence[RankedList]
     """One per query, in order."""
+    collection: str
+    """The own name of what was searched, never an alias: by it the rest of what was found is read."""
     time: ServerTime
     """Of all of them together, as long as they took and not as much as they computed."""
 
@@ -271,6 +275,8 @@ class VectorStore(Protocol):
     ) -> Collection:
         """Create an empty collection; its incarnation is drawn where none is given.
 
+        Where it fails, nothing that is not whole can be found, and what was made goes, at the latest a while after.
+
         Raises:
             AlreadyExists: `COLLECTION_EXISTS`, the name is a collection's, hidden ones included, or an alias.
             InvalidRequest: `PARAMETER_UNSUPPORTED`, the store cannot keep a promise of the parameters.
@@ -396,7 +402,7 @@ class VectorStore(Protocol):
             Misconfigured: `ENCODER_MISMATCH`, the collection was made with an encoder of another digest;
                 `VECTOR_SIZE_MISMATCH`, a vector has another dimension; `LEXICAL_INDEX_REQUIRED`, a query is of words
                 and the collection has no index of them.
-            InferenceFailed: A vector is not finite or has no length.
+            InferenceFailed: A vector is not finite or has no length; `ANSWER_TOO_LARGE`.
             InvalidRequest: `TEXT_INDEX_REQUIRED`, the filter matches text at a key without a text index;
                 `INDEX_MISMATCH`, it compares numbers at a key with an index of dates, or dates at one of numbers.
         """

@@ -242,7 +242,7 @@ class MemoryStore:
             best = sorted(scores, key=lambda one: (-scores[one], _order(one)))[:limit]
             pool = [kept.candidate(one, scores[one], payload_fields, with_vector=with_vectors) for one in best]
             lists.append(RankedList(candidates=pool))
-        return Found(lists=lists, time=ServerTime())
+        return Found(lists=lists, collection=self._aliases.get(name, name), time=ServerTime())
 
     async def aclose(self) -> None:
         self._collections.clear()

@@ -242,7 +242,8 @@ class EdgeStore:
         if encoder is not None:
             note_precision(collection, made_with, encoder)
         lists = cast("Sequence[RankedList]", found)
-        return Found(lists=lists, time=ServerTime(queue=queue, compute=sum(one.compute for one in lists)))
+        spent = ServerTime(queue=queue, compute=sum(one.compute for one in lists))
+        return Found(lists=lists, collection=collection, time=spent)
 
     async def _call(self, deadline: Deadline, operation: str, *args: Any, **kwargs: Any) -> tuple[Any, int]:
         """Run one operation; what it returns, and the nanoseconds that it waited for its turn."""

@@ -12,10 +12,8 @@ ef = 128 in 0.46 ms, where the scan takes 20 ms (docs/scaling.md). Up to there e
 beyond, a Qdrant server is the store.
 """
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Self
 from uuid import UUID
@@ -24,7 +22,6 @@ import qdrant_edge as edge
 
 from gateway.filters import Filter
 from gateway.ports import (
-    Candidate,
     Collection,
     Cursor,
     DenseQuery,
@@ -39,6 +36,7 @@ from gateway.ports import (
 from gateway.stores.conditions import payload_path, require_indexes
 from gateway.stores.edge_filter import to_engine_filter, to_engine_index
 from gateway.stores.edge_indexes import Indexes
+from gateway.stores.edge_lists import Selection, read_lists
 from gateway.stores.edge_meta import ENGINE, META_NAME, CollectionMeta, read_meta
 from gateway.stores.edge_requests import (
     DENSE,
@@ -54,11 +52,8 @@ from gateway.stores.lexical import lexicon
 from gateway.stores.point_ids import to_point_id
 from gateway.stores.records import (
     ALL_FIELDS,
-    MAX_TIED,
     lexical_index_required,
-    rank,
     stored_payload,
-    to_candidate,
     to_document,
     unit_vector,
 )
@@ -238,15 +233,9 @@ class EdgeCollection:
         """
         chosen, counted = self._chosen(wanted), self._chosen(corpus)
         asked = [self._asked(name, query, counted) for query in queries]
-
-        def read(one: Asked, most: int) -> tuple[list[Candidate], int]:
-            started = time.perf_counter_ns()
-            with engine_errors():
-                points = self._shard.query(one.request(most, chosen, payload_fields, with_vectors=with_vectors))
-            compute = time.perf_counter_ns() - started
-            return [_candidate(point, one, payload_fields) for point in points], compute
-
-        return [RankedList(candidates=()) if one is None else _ranked(partial(read, one), limit) for one in asked]
+        selection = Selection(limit=limit, chosen=chosen, payload_fields=payload_fields, with_vectors=with_vectors)
+        with engine_errors():
+            return read_lists(self._shard, asked, selection)
 
     def _asked(self, name: str, query: ListQuery, corpus: edge.Filter | None) -> Asked | None:
         """Return what the engine is asked; None where nothing can be found."""
@@ -300,26 +289,6 @@ def engine_errors() -> Iterator[None]:
         if type(error).__name__ != "PanicException":
             raise
         raise InferenceFailed("STORE_FAILED", "the vector store failed; details are in the log") from error
-
-
-def _candidate(point: edge.ScoredPoint, asked: Asked, payload_fields: Sequence[str]) -> Candidate:
-    vector = None if point.vector is None else dense_of(point.vector)
-    return to_candidate(point.id, asked.score(point.score), point.payload or {}, payload_fields, vector)
-
-
-def _ranked(read: Callable[[int], tuple[list[Candidate], int]], limit: int) -> RankedList:
-    """Read the best in order.
-
-    Where the last score of the list goes on beyond it, more is read until the tie ends, so that the ids and not the
-    engine's whim decide who is in; where more than `MAX_TIED` are equal, as by one common word, the engine chooses.
-    """
-    compute, most, last = 0, limit + 1, limit + MAX_TIED
-    while True:
-        found, took = read(most)
-        compute += took
-        if len(found) < most or most >= last or found[-1].score < found[limit - 1].score:
-            return RankedList(candidates=sorted(found, key=rank)[:limit], compute=compute)
-        most = min(4 * most, last)
 
 
 def _disk_bytes(path: Path) -> int:

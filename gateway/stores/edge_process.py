@@ -12,7 +12,6 @@ import asyncio
 import os
 import pickle
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -23,6 +22,8 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from gateway.stores.edge_failure import Failure
+from gateway.stores.edge_wire import HEADER, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES
+from gateway.stores.records import answer_too_large
 from serving.deadline import Deadline
 from serving.errors import ServiceError, Unavailable
 
@@ -31,8 +32,8 @@ CLOSING_S = 10.0
 IN_FLIGHT = 4
 """Calls handed over at once: enough that the engine has the next one while the loop is busy; the others can still be
 given up."""
-HEADER = struct.Struct("!i")
-"""What `multiprocessing.connection.Connection`, the other side, puts in front of a message: its bytes."""
+THREAD_BYTES = 1024 * 1024
+"""Answers from this size on are unpickled in a thread: the loop would stand still."""
 
 
 class EdgeProcess:
@@ -68,16 +69,19 @@ class EdgeProcess:
 
         Raises:
             ServiceError: What it raised there.
+            InferenceFailed: `ANSWER_TOO_LARGE`, what is sent or what comes back is longer than a message may be.
             Unavailable: `STORE_DOWN`, the process ended; whether it had done the work is not known.
         """
         # The monotonic clock is the machine's: the other process reads the same.
         message = pickle.dumps((time.monotonic_ns(), deadline, operation, args, kwargs))
+        if len(message) > MAX_REQUEST_BYTES:
+            raise answer_too_large()
         line = await self._line()
         try:
             data = await line.ask(message)
         except ConnectionError as error:
             raise Unavailable("STORE_DOWN", "the vector store's process ended; it is started again") from error
-        result, failure, queue = pickle.loads(data)  # noqa: S301 - our own program
+        result, failure, queue = await _unpacked(data)
         if failure is not None:
             raise cast("Failure", failure).error()
         return result, queue
@@ -174,7 +178,12 @@ class _Line(asyncio.Protocol):
         """Hand over every answer that is whole."""
         self._read += data
         while len(self._read) >= HEADER.size:
-            end = HEADER.size + HEADER.unpack_from(self._read)[0]
+            size = HEADER.unpack_from(self._read)[0]
+            if not 0 <= size <= MAX_ANSWER_BYTES:  # what follows would be taken for other answers
+                self.lost = True
+                self._transport.abort()
+                return
+            end = HEADER.size + size
             if len(self._read) < end:
                 return
             answer = self._asked.popleft()
@@ -191,6 +200,12 @@ class _Line(asyncio.Protocol):
                 answer.set_exception(ConnectionResetError(str(error or "")))
             self._room.release()
         self._asked.clear()
+
+
+async def _unpacked(data: bytes) -> Any:
+    if len(data) < THREAD_BYTES:
+        return pickle.loads(data)  # noqa: S301 - our own program
+    return await asyncio.to_thread(pickle.loads, data)
 
 
 def _useless(opening: "asyncio.Task[_Line]") -> bool:

@@ -44,16 +44,16 @@ class Asked:
     """What the engine's score is to us."""
 
     def request(
-        self, limit: int, chosen: edge.Filter | None, payload_fields: Sequence[str], *, with_vectors: bool
+        self, limit: int, chosen: edge.Filter | None, payload_fields: Sequence[str] | None, *, with_vectors: bool
     ) -> edge.QueryRequest:
-        """Return what asks the engine."""
+        """Return what asks the engine; None for `payload_fields` asks for ids and scores alone."""
         return edge.QueryRequest(
             limit=limit,
             query=self.query,
             filter=chosen,
             params=self.params,
             with_vector=DENSE if with_vectors else False,
-            with_payload=selector(payload_fields),
+            with_payload=False if payload_fields is None else selector(payload_fields),
         )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from gateway.stores.edge_failure import Failure
 from gateway.stores.edge_root import EdgeRoot
+from gateway.stores.edge_wire import packed
 from serving.deadline import Deadline
 from serving.errors import InferenceFailed, ServiceError
 
@@ -22,14 +23,14 @@ from serving.errors import InferenceFailed, ServiceError
 def serve(root: Path, connection: "Connection[Any, Any]") -> None:
     """Open the directory, report, and answer until the other side is gone."""
     opened: list[EdgeRoot] = []
-    connection.send((*_answer(lambda: opened.append(EdgeRoot.open(root))), 0))
+    connection.send_bytes(answered(lambda: opened.append(EdgeRoot.open(root)), 0))
     if not opened:
         return
     try:
         while True:
             sent, deadline, operation, args, kwargs = connection.recv()
             queue = time.monotonic_ns() - sent
-            connection.send((*_answer(partial(_call, opened[0], deadline, operation, args, kwargs)), queue))
+            connection.send_bytes(answered(partial(_call, opened[0], deadline, operation, args, kwargs), queue))
     except (EOFError, ConnectionError):
         opened[0].close()
 
@@ -37,6 +38,15 @@ def serve(root: Path, connection: "Connection[Any, Any]") -> None:
 def _call(root: EdgeRoot, deadline: Deadline, operation: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     deadline.require(operation)
     return root.call(operation, *args, **kwargs)
+
+
+def answered(work: Callable[[], Any], queue: int) -> memoryview:
+    """Do some work and return the message that answers it; one that would be too long is an error."""
+    result, failure = _answer(work)
+    try:
+        return packed((result, failure, queue))
+    except ServiceError as error:
+        return packed((None, Failure.of(error), queue))
 
 
 def _answer(work: Callable[[], Any]) -> tuple[Any, Failure | None]:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 import grpc
 
 from gateway.channels import DEFAULT_RETRY_S
+from gateway.stores.records import answer_too_large
 from serving import errors
 
 T = TypeVar("T")
@@ -74,7 +75,7 @@ def retry_delay_s(error: grpc.aio.AioRpcError) -> float:
 def _exhausted(error: grpc.aio.AioRpcError, stage: str) -> errors.ServiceError:
     # gRPC uses the same code for a message over its limit, where trying again does not help.
     if "larger than max" in (error.details() or ""):
-        return errors.InferenceFailed("STORE_ANSWER_TOO_LARGE", "a message of the vector store is too large")
+        return answer_too_large()
     return errors.Overloaded(
         "STORE_OVERLOADED", "the vector store is at its limit", retry_after_s=retry_delay_s(error), stage=stage
     )

@@ -13,7 +13,7 @@ import numpy as np
 
 from gateway.ids import sort_key
 from gateway.part_ids import from_tagged, to_tagged
-from gateway.ports import Candidate, Document, Model, Part, Payload, Vector
+from gateway.ports import ANSWER_TOO_LARGE, Candidate, Document, Model, Part, Payload, Vector
 from gateway.stores.point_ids import ID_KEY, to_document_id
 from serving.errors import AlreadyExists, InferenceFailed, InvalidRequest, Misconfigured, NotFound, Unavailable
 
@@ -142,16 +142,25 @@ def to_candidate(
     Raises:
         InferenceFailed: `SCORE_NOT_FINITE`.
     """
-    if not math.isfinite(score):
-        raise InferenceFailed("SCORE_NOT_FINITE", "the vector store gave a score that is not finite")
     return Candidate(
         id=to_document_id(point_id, stored),
-        score=score,
+        score=finite(score),
         text=_usable_text(stored),
         payload=_select(stored, payload_fields),
         part=_part(stored),
         vector=vector,
     )
+
+
+def finite(score: float) -> float:
+    """Return a score that is one.
+
+    Raises:
+        InferenceFailed: `SCORE_NOT_FINITE`.
+    """
+    if not math.isfinite(score):
+        raise InferenceFailed("SCORE_NOT_FINITE", "the vector store gave a score that is not finite")
+    return score
 
 
 def cosine(score: float) -> float:
@@ -203,6 +212,11 @@ def collection_not_found(name: str) -> NotFound:
 def collection_exists(name: str) -> AlreadyExists:
     """Return the error of a name that is taken."""
     return AlreadyExists("COLLECTION_EXISTS", "there is a collection or alias of that name", collection=name)
+
+
+def answer_too_large() -> InferenceFailed:
+    """Return the error of what is more than one message of a store holds."""
+    return InferenceFailed(ANSWER_TOO_LARGE, "a message of the vector store is too large")
 
 
 def import_lost() -> Unavailable:

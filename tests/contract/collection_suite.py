@@ -28,7 +28,7 @@ from gateway.parameters import (
     PayloadIndex,
     Quantization,
 )
-from gateway.ports import Document, VectorStore
+from gateway.ports import DenseQuery, Document, VectorStore
 from gateway.transfer import importing
 from serving.deadline import Deadline
 from serving.errors import (
@@ -170,6 +170,9 @@ class CollectionSuite:
         described = await store.describe(ALIAS, deadline=soon())
         assert (described.name, described.document_count, list(described.aliases)) == (NAME, 1, [ALIAS])
         assert await find(store, ALIAS) == await find(store, NAME) == ["a"]
+        asked = {"encoder": ENCODER, "limit": 5, "filter": None, "payload_fields": (), "deadline": soon()}
+        for queries in ([DenseQuery(vector=NORTH)], [DenseQuery(vector=NORTH)] * 2):
+            assert (await store.search(ALIAS, queries, **asked)).collection == NAME
         assert [one.text for one in await store.get(ALIAS, [1], deadline=soon())] == ["a"]
         page = await store.scan(ALIAS, after=None, limit=5, deadline=soon())
         assert [one.id for one in page.documents] == [1]

@@ -335,6 +335,20 @@ class LexicalSuite:
         assert [len(one) for one in lists] == [1, 3, 0, 3, 3, 3]
         assert lists[1] == lists[5] != lists[3]
 
+    @pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 6])
+    async def test_ties_are_cut_by_id_in_each_of_several_lists(self, store, limit):
+        """Where equal scores go on beyond the end of a list, ids decide who is in it, whatever kind they are of."""
+        await fresh(store)
+        tied = [7, 3, UUID(int=9), UUID(int=2), "b", "a"]
+        await put(store, *[Document(id=one, text="cat", payload={"n": str(one)}) for one in tied])
+        await put(store, Document(id="z", text="cat cat"), vectors=[vector(1, 0.1, 0, 0)])
+        lists = await search_all(
+            store, LexicalQuery(text="cat"), DenseQuery(vector=NORTH), limit=limit, payload_fields=("n",)
+        )
+        in_order = [3, 7, UUID(int=2), UUID(int=9), "a", "b"]
+        assert [[one.id for one in found] for found in lists] == [["z", *in_order][:limit], in_order[:limit]]
+        assert all(one.payload == {"n": str(one.id)} for found in lists for one in found if one.id != "z")
+
     async def test_every_list_brings_the_payload_asked_for(self, store):
         """Fields, text and part come with candidates of either kind."""
         await fresh(store)

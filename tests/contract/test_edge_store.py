@@ -23,7 +23,8 @@ from store_fake import matches
 
 from gateway.filters import AnyOf, DateRange, Filter, Range
 from gateway.parameters import CollectionParameters, IndexKind, PayloadIndex
-from gateway.ports import DenseQuery, Document, LexicalQuery, Model
+from gateway.ports import ANSWER_TOO_LARGE, DenseQuery, Document, LexicalQuery, Model
+from gateway.stores import edge_lists
 from gateway.stores.edge import EdgeStore
 from gateway.stores.edge_collection import EdgeCollection, engine_errors
 from gateway.stores.edge_failure import EngineError
@@ -99,6 +100,14 @@ class TestEdgeWords(LexicalSuite):
     """The suite of words and several queries on the embedded store."""
 
 
+class TestEdgeWordsOnce(LexicalSuite):
+    """The suite of words and several queries where each document is read once for all lists."""
+
+    @pytest.fixture(autouse=True)
+    def _many(self, monkeypatch):
+        monkeypatch.setattr(edge_lists, "FEW", 0)
+
+
 class TestEdgeCollections(CollectionSuite):
     """The suite of whole collections on the embedded store."""
 
@@ -125,6 +134,32 @@ async def test_a_process_of_its_own_answers_the_same(apart):
     assert [one.document_count for one in await apart.list(deadline=soon())] == [1]
     await apart.drop(NAME, deadline=soon())
     assert await apart.list(deadline=soon()) == []
+
+
+async def test_many_candidates_of_a_document_are_one_text(apart):
+    """Lists with many candidates in all bring a document across the process boundary once, each with its own score."""
+    queries = [DenseQuery(vector=NORTH), DenseQuery(vector=vector(1, 1, 0, 0))]
+    wanted = {"encoder": ENCODER, "limit": edge_lists.FEW, "filter": None, "payload_fields": ["*"]}
+    found = await apart.search(NAME, queries, **wanted, deadline=soon())
+    for one, other in zip(*(ranked.candidates for ranked in found.lists), strict=True):
+        assert (one.id, one.text, one.payload) == (other.id, other.text, other.payload)
+        assert one.text is other.text
+        assert one.score > other.score
+    assert found.time.compute == sum(ranked.compute for ranked in found.lists)
+
+
+async def test_documents_of_several_lists_are_read_no_further_than_an_answer_holds(filled, monkeypatch):
+    """What is too large for one is refused before all of it is read; what is not, is the same read in pieces."""
+    monkeypatch.setattr(edge_lists, "FEW", 0)
+    monkeypatch.setattr(edge_lists, "AT_ONCE", 1)
+    wanted = {"encoder": ENCODER, "limit": 5, "filter": None, "payload_fields": ["*"]}
+    queries = [DenseQuery(vector=NORTH)] * 2
+    found = await filled.search(NAME, queries, **wanted, deadline=soon())
+    assert [[one.text for one in ranked.candidates] for ranked in found.lists] == [["one", "two"]] * 2
+    monkeypatch.setattr(edge_lists, "MAX_ANSWER_BYTES", 10)
+    with pytest.raises(InferenceFailed) as raised:
+        await filled.search(NAME, queries, **wanted, deadline=soon())
+    assert raised.value.reason == ANSWER_TOO_LARGE
 
 
 async def test_errors_cross_the_process_boundary_whole(apart):

@@ -9,9 +9,10 @@ import pytest
 from rigs import COLLECTION, Rig, document, failure, numbers, open_rig, request
 
 from gateway.convert import hit_bytes
-from gateway.convert_retrieval import MAX_CANDIDATES, rank_messages, retrieval_of
+from gateway.convert_retrieval import rank_messages, retrieval_of
 from gateway.fusion import ListRank
 from gateway.pipeline import Hit
+from gateway.pool import MAX_CANDIDATES
 from gateway.ports import Candidate
 from gateway.stores.edge import EdgeStore
 from retrieval.gateway.v1 import gateway_pb2 as pb

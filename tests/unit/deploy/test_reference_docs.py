@@ -17,6 +17,7 @@ from cli.access import API_KEY_VARIABLE
 from cli.main import app
 from gateway import encoder_client, reranker_client
 from gateway.pool import NOT_NOW
+from gateway.ports import ANSWER_TOO_LARGE
 from serving.errors import Misconfigured, Unavailable
 from serving.status import CODES, reason_of
 
@@ -123,8 +124,7 @@ PEERS = (encoder_client.PEER, reranker_client.PEER)
 REASON = re.compile(r"[A-Z]+(_[A-Z]+)*")
 # Nobody makes it: it stands for whatever is not in the tree of errors.
 UNFORESEEN = ("INTERNAL", reason_of(Exception()))
-# What the store says of exports and imports only, whose pages and batches no search reads.
-NOT_OF_SEARCHES = {"COLLECTION_REPLACED", "IMPORT_LOST"}
+NOT_OF_SEARCHES = {"IMPORT_LOST"}
 SECTION = re.compile(r"^##+ ([^\n]*)\n(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
 ROW = re.compile(r"^\| `([A-Z_]+)` \| ([^|]+) \|(.*)\|$", re.MULTILINE)
 START, INSIDE, DEGRADATION = "At the start", "Reasons that end inside", "In an answer: `Degradation`"
@@ -251,7 +251,7 @@ def test_reasons_of_degradations_are_documented() -> None:
     of_store = {reason for kind, reason, _ in made(within("gateway/stores/")) if kind in not_now}
     assert told == {
         "rerank": unraised("gateway/pipeline.py"),
-        "search": of_store - NOT_OF_SEARCHES,
+        "search": of_store - NOT_OF_SEARCHES | {ANSWER_TOO_LARGE},
         "write": unraised("gateway/retrieval.py"),
     }
 

@@ -12,8 +12,9 @@ from gateway.budget import StageCaps, reserves
 from gateway.diversity import Diversity
 from gateway.fusion import Fusion, FusionMethod, ListRank
 from gateway.pipeline import Pipeline
-from gateway.pool import Retrieved
+from gateway.pool import MAX_CANDIDATES, Retrieved
 from gateway.ports import (
+    ANSWER_TOO_LARGE,
     Candidate,
     DenseQuery,
     Document,
@@ -36,6 +37,7 @@ from serving.errors import (
     InferenceFailed,
     InvalidRequest,
     Misconfigured,
+    NotFound,
     Overloaded,
     ServiceError,
     Unavailable,
@@ -43,6 +45,8 @@ from serving.errors import (
 
 BY_RANK = Fusion(method=FusionMethod.RRF)
 HYBRID = Retrieval(mode=RetrievalMode.HYBRID, fusion=BY_RANK)
+OWN_NAME = "c-2"
+"""What the store finds under whatever name it is asked by."""
 
 
 class ListStore:
@@ -57,17 +61,21 @@ class ListStore:
         self.errors: list[ServiceError | None] = []
         """What the next searches end with; None is an answer."""
         self.get_error: ServiceError | None = None
+        self.got: list[str] = []
+        """By which names documents were read."""
 
     async def search(self, name: str, queries: Sequence[ListQuery], *, limit: int, **rest: Any) -> Found:
         self.asked.append({"name": name, "queries": queries, "limit": limit, **rest})
         if self.errors and (error := self.errors.pop(0)) is not None:
             raise error
         lists = [self.dense if isinstance(query, DenseQuery) else self.lexical for query in queries]
-        return Found(lists=[RankedList(candidates=one[:limit], compute=7) for one in lists], time=SERVER_TIME)
+        ranked = [RankedList(candidates=one[:limit], compute=7) for one in lists]
+        return Found(lists=ranked, collection=OWN_NAME, time=SERVER_TIME)
 
     async def get(
         self, name: str, ids: Sequence[DocumentId], *, with_parent_texts: bool = False, deadline: Deadline
     ) -> Sequence[Document]:
+        self.got.append(name)
         if self.get_error is not None:
             raise self.get_error
         found = [one for one in self.documents if one.id in ids]
@@ -130,12 +138,13 @@ class Stage:
         encoder: EncoderPort | None = None,
         writer: WriterPort | None = None,
         synonyms: Synonyms = NO_SYNONYMS,
+        write_cap_s: float = 1,
     ) -> None:
         self.store, self.encoder, self.timer = store, encoder or EncoderPort(), SearchTimer()
         self.stage = FirstStage(
             encoder=self.encoder,
             store=store,  # type: ignore[arg-type]
-            caps=StageCaps(encode=99, search=99, rerank=99, write=1),
+            caps=StageCaps(encode=99, search=99, rerank=99, write=write_cap_s),
             writer=writer,
             synonyms=lambda _: synonyms,
         )
@@ -391,13 +400,11 @@ async def test_a_gateway_without_a_writer_says_so():
 async def test_the_writer_leaves_time_for_the_search():
     """It gets its cap, and never more than half of what a search has."""
     writer = WriterPort("beta")
-    stage = Stage(ListStore(found(1)), writer=writer)
-    now = Deadline.after(0)
-    await stage.fill(Retrieval(write=True), seconds=60)
-    await stage.fill(Retrieval(write=True), seconds=1)
-    long, short = writer.deadlines
-    assert long.at - now.at == pytest.approx(1, abs=0.3)
-    assert short.at - now.at == pytest.approx(0.5, abs=0.3)
+    stage = Stage(ListStore(found(1)), writer=writer, write_cap_s=50)
+    for seconds, writing in ((600, 50), (60, 30)):
+        begun = Deadline.after(writing)
+        await stage.fill(Retrieval(write=True), seconds=seconds)
+        assert begun <= writer.deadlines.pop() <= Deadline.after(writing)
 
 
 # --- what the pool is made of --------------------------------------------------------------------------------------
@@ -424,6 +431,32 @@ async def test_a_short_pool_is_worth_more_than_none():
     pool = await stage.fill(diversity=Diversity(group_by="source"))
     assert (ids(pool), pool.filled.shortfall) == ([0], "DEADLINE_SPENT")
     assert only_unaccounted(stage.timer.stop().search)
+
+
+@pytest.mark.parametrize(("pool_size", "depths"), [(50, [200, 769]), (200, [769])])
+async def test_many_lists_are_read_no_deeper_than_all_of_them_may_be(pool_size, depths):
+    """Neither the first read nor one to fill the pool brings more of all lists than a search may read."""
+    many = [Candidate(id=one, score=-one, text="t", payload={"source": "a"}) for one in range(1_000)]
+    eight = [f"alpha {one}" for one in range(8)]
+    lists = replace(HYBRID, alternatives=eight, hypothetical_passages=eight, hypothetical_use=HypotheticalUse.FUSE)
+    stage = Stage(ListStore(many, many))
+    pool = await stage.fill(lists, pool_size=pool_size, diversity=Diversity(group_by="source"))
+    assert [asked["limit"] for asked in stage.store.asked] == depths
+    assert len(stage.queries) * depths[-1] <= MAX_CANDIDATES
+    assert (ids(pool), pool.filled.shortfall) == ([0], "")
+
+
+async def test_what_is_too_large_to_read_on_leaves_the_pool_as_it_was():
+    """A further read that no message holds costs what it would have found; the first one's failure is the search's."""
+    too_large = InferenceFailed(ANSWER_TOO_LARGE, "too large")
+    store = ListStore([Candidate(id=one, score=-one, text="t", payload={"source": "a"}) for one in range(20)])
+    store.errors = [None, too_large, too_large, None, InferenceFailed("STORE_FAILED", "broken")]
+    grouped = Diversity(group_by="source")
+    pool = await Stage(store).fill(diversity=grouped)
+    assert (ids(pool), pool.filled.shortfall) == ([0], ANSWER_TOO_LARGE)
+    for _ in range(2):
+        with pytest.raises(InferenceFailed):
+            await Stage(store).fill(diversity=grouped)
 
 
 async def test_the_first_read_has_no_second_best():
@@ -507,7 +540,12 @@ async def test_a_part_can_stand_for_its_document(returned, reranked, identifier,
     store = ListStore([*parts, *found(4)])
     part = Part(parent=9, number=1, count=2)
     store.documents = [Document(id="9#1", text="child", part=part, parent_text="whole")]
-    pool = await Stage(store).fill(fold_to_parent=True, return_parent=returned, rerank_parent=reranked)
+    stage = Stage(store)
+    pool = await stage.fill(fold_to_parent=True, return_parent=returned, rerank_parent=reranked)
+    read_whole = returned or reranked
+    assert store.got == [OWN_NAME] * read_whole  # where the alias points by now is another matter
+    # A store does not say where the time of the second read goes.
+    assert only_unaccounted(stage.timer.stop().search) == read_whole
     best, other = candidates(pool)
     assert (best.candidate.id, best.candidate.text, best.passage) == (identifier, text, passage)
     assert (best.candidate.score, best.candidate.part) == (0.9, Part(parent=9, number=2, count=2))
@@ -545,6 +583,13 @@ async def test_a_document_that_is_gone_since_the_search_is_its_part():
 
 
 @pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (Unavailable("STORE_UNAVAILABLE", "gone"), "STORE_UNAVAILABLE"),
+        (NotFound("COLLECTION_NOT_FOUND", "dropped since the search"), "COLLECTION_REPLACED"),
+    ],
+)
+@pytest.mark.parametrize(
     ("rerank", "returned", "kept"),
     [
         (RerankMode.BEST_EFFORT, False, True),
@@ -552,19 +597,22 @@ async def test_a_document_that_is_gone_since_the_search_is_its_part():
         (RerankMode.BEST_EFFORT, True, False),
     ],
 )
-async def test_whole_texts_that_cannot_be_read_cost_the_pool_only_where_they_must(rerank, returned, kept):
+async def test_whole_texts_that_cannot_be_read_cost_the_pool_only_where_they_must(
+    rerank, returned, kept, error, reason
+):
     """Parts stand in for what only the reranker was to read, and the answer says so; never for what is returned."""
     store = ListStore([Candidate(id="9#1", score=1, text="child", part=Part(parent=9, number=1, count=2))])
-    store.get_error = Unavailable("STORE_UNAVAILABLE", "gone")
+    store.get_error = error
     stage = Stage(store)
     filling = stage.fill(fold_to_parent=True, rerank=rerank, rerank_parent=True, return_parent=returned)
     if not kept:
-        with pytest.raises(Unavailable):
+        with pytest.raises(Unavailable) as raised:
             await filling
+        assert raised.value.reason == reason
         return
     pool = await filling
     assert [(one.candidate.id, one.passage) for one in candidates(pool)] == [("9#1", "child")]
-    assert pool.filled.shortfall == "STORE_UNAVAILABLE"
+    assert pool.filled.shortfall == reason
     assert only_unaccounted(stage.timer.stop().search)
 
 

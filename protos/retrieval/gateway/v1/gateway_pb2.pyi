@@ -510,10 +510,11 @@ class Retrieval(_message.Message):
     """
     depth: _builtins.int
     """Documents read from each list: `pool_size` to 1,000. Where parts or groups are left out of the pool, and it is not
-    full, more are read: up to 16 times `pool_size`. INVALID_ARGUMENT (`TOO_MANY_CANDIDATES`) where it is given and all
-    lists that there can be have more than 20,000 together: those of the query and of `alternatives`, on each side;
-    with synonyms on the dense side 4; under HYPOTHETICAL_USE_FUSE those of `hypothetical_passages`, and 8 where some
-    are to be written. Default (unset): `pool_size`; four times as many, at most 1,000, with `diversity`.
+    full, more are read: up to 16 times `pool_size`, and 20,000 of all lists together. INVALID_ARGUMENT
+    (`TOO_MANY_CANDIDATES`) where it is given and all lists that there can be have more than 20,000 together: those of
+    the query and of `alternatives`, on each side; with synonyms on the dense side 4; under HYPOTHETICAL_USE_FUSE those
+    of `hypothetical_passages`, and 8 where some are to be written. Default (unset): `pool_size`; four times as many,
+    at most 1,000, with `diversity`.
     """
     language: _builtins.str
     """Language of the query, as the collection's synonyms name it, case aside: at most 64 characters. Default: synonyms
