@@ -120,10 +120,11 @@ async def fill_pool(
     ]
     pool, shortfall = pool[: search.pool_size], read.shortfall
     texts: Mapping[DocumentId, str] = {}
-    if search.return_parent or search.rerank_parent:
+    firsts = [first for one in pool if (part := one.candidate.part) and (first := first_part(part.parent))]
+    if firsts and (search.return_parent or search.rerank_parent):
+        timer.unaccounted()  # no store says where the time of a `get` went
         try:
-            timer.unaccounted()  # no store says where the time of a `get` went
-            texts = await _parent_texts(store, read.found.collection, [one.candidate for one in pool], deadline)
+            texts = await _parent_texts(store, read.found.collection, firsts, deadline)
         except NOT_NOW as error:
             if search.return_parent or search.rerank is RerankMode.REQUIRED:
                 raise
@@ -253,9 +254,9 @@ async def _aside(work: Callable[[], Sequence[Fused]], deadline: Deadline) -> Seq
 
 
 async def _parent_texts(
-    store: VectorStore, collection: str, candidates: Sequence[Candidate], deadline: Deadline
+    store: VectorStore, collection: str, firsts: Sequence[DocumentId], deadline: Deadline
 ) -> Mapping[DocumentId, str]:
-    """Return the texts of the documents that candidates are parts of; their first parts keep them.
+    """Return the texts of whole documents, by document; their first parts keep them.
 
     `collection` is the own name of what was searched: an alias may by now point at other documents of these ids.
 
@@ -266,10 +267,9 @@ async def _parent_texts(
         Misconfigured: `PARENT_TEXT_MISSING`, a first part is there and has no whole text.
         Unavailable: `COLLECTION_REPLACED`, it was dropped since the search.
     """
-    firsts = [first for one in candidates if one.part is not None and (first := first_part(one.part.parent))]
     texts: dict[DocumentId, str] = {}
     try:
-        found = await store.get(collection, firsts, with_parent_texts=True, deadline=deadline) if firsts else ()
+        found = await store.get(collection, firsts, with_parent_texts=True, deadline=deadline)
     except NotFound as error:
         message = "the collection was dropped while it was searched; search again"
         raise Unavailable("COLLECTION_REPLACED", message) from error

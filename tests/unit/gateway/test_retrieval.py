@@ -522,6 +522,13 @@ async def test_a_depth_that_is_named_is_read():
     assert ids(pool) == [5, 1, 2]
 
 
+async def test_documents_that_were_never_split_are_read_once():
+    """Whole texts are asked of the store only where the pool has parts; without, it has said where all time went."""
+    stage = Stage(store := ListStore(found(3)))
+    await stage.fill(fold_to_parent=True, return_parent=True)
+    assert (store.got, stage.timer.stop().search.unaccounted) == ([], 0)
+
+
 @pytest.mark.parametrize(
     ("returned", "reranked", "identifier", "text", "passage"),
     [
