@@ -34,7 +34,6 @@ COARSE_S = 1e-6
 TIME_ERROR = 5
 """What adjtimex returns while nothing keeps the clock right."""
 TIMEX_BYTES = 512
-QDRANT_PATIENCE_S = 5.0
 
 
 def processors(settings: Mapping[str, ServerSettings]) -> Iterator[Finding]:
@@ -155,7 +154,7 @@ async def _qdrant(settings: GatewaySettings) -> Finding:
     try:
         from qdrant_client import grpc as pb  # noqa: PLC0415 - an extra
 
-        from gateway.stores.qdrant_probe import probe  # noqa: PLC0415
+        from gateway.stores.qdrant_probe import PATIENCE_S, probe  # noqa: PLC0415
         from gateway.stores.qdrant_status import answered  # noqa: PLC0415
         from gateway.stores.qdrant_target import QdrantTarget, open_channel  # noqa: PLC0415
     except ImportError:
@@ -169,9 +168,9 @@ async def _qdrant(settings: GatewaySettings) -> Finding:
         async with open_channel(target) as channel:
             stub = pb.QdrantStub(channel)  # type: ignore[no-untyped-call]  # generated
             begun = time.monotonic()
-            call = stub.HealthCheck(pb.HealthCheckRequest(), timeout=QDRANT_PATIENCE_S, metadata=target.metadata)
+            call = stub.HealthCheck(pb.HealthCheckRequest(), timeout=PATIENCE_S, metadata=target.metadata)
             version, seconds = (await answered(call, stage="preflight")).version, time.monotonic() - begun
-            await probe(channel, target, QDRANT_PATIENCE_S)  # whether it is one, and new enough
+            await probe(channel, target, PATIENCE_S)  # whether it is one, and new enough
     except ServiceError as error:
         todo = "start it, or look at TWOSTAGE_GATEWAY_QDRANT_URL; the gRPC port is 6334"
         return Finding(name="Qdrant", value=f"{error.reason}: {error.message}", state="bad", todo=todo)

@@ -20,6 +20,8 @@ import grpc
 from qdrant_client import grpc as pb
 from qdrant_engine import Refused, Shelf
 
+from cli.addresses import free_ports
+
 CODE = grpc.StatusCode
 Answer = Callable[[], Any]
 Step = Callable[[Any, Any, Answer], Awaitable[Any]]
@@ -256,7 +258,7 @@ class Line:
     """Plain TCP between the port that is called and the server."""
 
     def __init__(self) -> None:
-        self.port = 0
+        (self.port,) = free_ports(1)  # kept: nobody else listens there meanwhile
         self._target = 0
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
@@ -265,7 +267,6 @@ class Line:
         """Listen, again on the same port."""
         self._target = target or self._target
         self._server = await asyncio.start_server(self._carry, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
 
     async def refuse(self) -> None:
         """Stop listening and cut what is connected."""

@@ -36,7 +36,7 @@ from gateway.stores.qdrant_catalog import QdrantCatalog
 from gateway.stores.qdrant_collections import Known, Memory, QdrantIndex
 from gateway.stores.qdrant_filter import to_qdrant_filter
 from gateway.stores.qdrant_making import QdrantMaking, require_import
-from gateway.stores.qdrant_probe import CORPUS_VERSION, Version, probe, version_of
+from gateway.stores.qdrant_probe import CORPUS_VERSION, PATIENCE_S, Version, probe, version_of
 from gateway.stores.qdrant_requests import (
     deleted,
     fetched,
@@ -95,7 +95,7 @@ class QdrantStore:
         *,
         index: QdrantIndex | None = None,
         memory: Memory | None = None,
-        patience_s: float = 2.0,
+        patience_s: float = PATIENCE_S,
     ) -> Self:
         """Open the channel and ask the server who it is.
 

@@ -10,6 +10,9 @@ from gateway.stores.qdrant_status import NOT_GRPC, answered
 from gateway.stores.qdrant_target import REST_PORT, QdrantTarget
 from serving.errors import DeadlineSpent, Misconfigured, Overloaded, Unavailable
 
+PATIENCE_S = 10.0
+"""How long a server may take to say who it is: one that has just been started is busy with its collections."""
+
 Version = tuple[int, int]
 """Major and minor."""
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import grpc
 import pytest
-from fakes import Hang, Step, altered, crash, raw_details, serve, status
+from fakes import Hang, Step, altered, crash, raw_details, status
 from patience import with_more_time
-from rigs import COLLECTION, Rig, document, failure, numbers, open_rig, request, stream_failure
+from rigs import COLLECTION, Rig, document, failure, free_port, numbers, open_rig, request, stream_failure
 
 from retrieval.gateway.v1 import gateway_pb2 as pb
 
@@ -313,8 +313,7 @@ class _BrokenStore:
 
 async def test_nothing_listens_where_the_encoder_should_be() -> None:
     """A refused connection is UNAVAILABLE with the stage, though no status ever came from there (32)."""
-    async with serve() as port:
-        pass
+    port = free_port()
     async with open_rig(encoder_target=f"dns:///127.0.0.1:{port}") as rig:
         failed = await failure(rig.ask())
         assert (failed.code, failed.reason, failed.info["stage"]) == (

@@ -78,12 +78,15 @@ async def test_a_search_that_does_not_ask_sends_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "reason"),
-    [(Endpoint(status=500), "WRITER_UNAVAILABLE"), (Endpoint(silent=True), "DEADLINE_SPENT")],
+    ("endpoint", "cap_s", "reason"),
+    [(Endpoint(status=500), 15, "WRITER_UNAVAILABLE"), (Endpoint(silent=True), 0.2, "DEADLINE_SPENT")],
+    ids=["fails", "hangs"],
 )
-async def test_a_writer_that_fails_or_hangs_costs_no_search(tmp_path: Path, endpoint: Endpoint, reason: str) -> None:
+async def test_a_writer_that_fails_or_hangs_costs_no_search(
+    tmp_path: Path, endpoint: Endpoint, cap_s: float, reason: str
+) -> None:
     """The answer comes without its passages, reranked as usual, and says why."""
-    async with gateway(tmp_path, endpoint, writer_cap_s=0.2) as (search, _):
+    async with gateway(tmp_path, endpoint, writer_cap_s=cap_s) as (search, _):
         answer = await search.Search(WRITTEN, timeout=20)
     assert [hit.id.number for hit in answer.hits] == [1, 2]
     assert answer.hits[0].HasField("logit")

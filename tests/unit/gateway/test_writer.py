@@ -1,12 +1,12 @@
 """The writer's hook: a real HTTP server that answers as told, and what is made of that."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from chat_endpoint import Endpoint, completion
 
+from cli.addresses import free_ports
 from gateway.writer import MAX_ANSWER_BYTES, MAX_PASSAGE_BYTES, ChatWriter
 from serving.deadline import Deadline
 from serving.errors import DeadlineSpent, InferenceFailed, Overloaded, ServiceError, Unavailable
@@ -73,10 +73,7 @@ async def test_a_silent_endpoint_costs_no_more_than_the_deadline():
 
 async def test_nobody_there():
     """An endpoint that cannot be reached is unavailable."""
-    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    server.close()
-    await server.wait_closed()
+    (port,) = free_ports(1)
     async with ChatWriter(f"http://127.0.0.1:{port}/v1", "m") as writer:
         with pytest.raises(Unavailable):
             await writer.write("why?", deadline=Deadline.after(10))
