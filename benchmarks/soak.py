@@ -1,12 +1,13 @@
-"""Whether memory stays where it is: under long traffic of all lengths, and under thousands of calls that nobody awaits.
+"""Whether memory stays where it is: under the largest calls, long traffic of all lengths, and thousands of ended calls.
 
-Starts an encoder and a reranker on the demo bundles. Traffic: texts of 1 to some 500 words, alone, in batches, in
-streams and as candidates, from 4 callers per server; memory is read once a second. Cancels: calls that are ended by
-their caller or by their deadline before they are sent, while they wait, while they are computed and while a stream is
-idle, with others keeping the device busy; at the end the queue has to be empty and the answers the same. Memory is what
-the processes have written themselves, without mapped files.
+Starts an encoder and a reranker on the demo bundles. Largest: one call to each with as many texts as it takes, all of
+them cut at the model's limit. Traffic: texts of 1 to some 500 words, alone, in batches, in streams and as candidates,
+from 4 callers per server; memory is read once a second. Cancels: calls that are ended by their caller or by their
+deadline before they are sent, while they wait, while they are computed and while a stream is idle, with others keeping
+the device busy; at the end the queue has to be empty and the answers the same. Memory is what the processes have
+written themselves, without mapped files; that of the largest calls is the kernel's peak, with them.
 
-    .venv/bin/python benchmarks/soak.py [--minutes 20] [--cancels 20000] [--output .twostage/soak.json]
+    .venv/bin/python benchmarks/soak.py [--no-largest] [--minutes 20] [--cancels 20000] [--output .twostage/soak.json]
 """
 
 import argparse
@@ -50,9 +51,12 @@ BUSY_CALLERS = 2
 WARM_UP_SHARE, WARM_UP_MOST_S = 0.25, 300.0
 """Of the traffic, this much and no more is warm-up: the first batch of every shape."""
 WINDOW_S = 60.0
+TEXTS = 256
+"""Of the largest call: the most that either server takes."""
 STEPS = 20
 """Readings of memory over all cancelled calls."""
 GAUGE = re.compile(r"^\w+_waiting_(?:rows|tokens)(?:\{.*\})? (\S+)$", re.MULTILINE)
+PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 CALLS = re.compile(r'^\w+_calls_total\{code="(\w+)",method="\w+"\} (\S+)$', re.MULTILINE)
 
 console = Console(width=110)
@@ -71,6 +75,12 @@ class Server:
         """Resident memory less that of mapped files, which the system takes away and gives back as it likes."""
         info = self.process.memory_info()
         return float(info.rss - info.shared) / MIB
+
+    @property
+    def peak_mib(self) -> float:
+        """The most resident memory so far, mapped files included, as the kernel counts it."""
+        (found,) = PEAK.findall(Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii"))
+        return int(found) / 1024
 
     async def page(self) -> str:
         """Read the Prometheus page."""
@@ -147,6 +157,14 @@ async def running(name: str, bundle: Path) -> AsyncIterator[Server]:
         await process.wait()
 
 
+async def largest(servers: dict[str, Server], clients: Clients) -> dict[str, Any]:
+    """Make the largest call to each server and see what it adds to the most that was resident."""
+    before = {name: server.peak_mib for name, server in servers.items()}
+    cut = await clients.largest(TEXTS)
+    after = {name: server.peak_mib for name, server in servers.items()}
+    return {"texts": TEXTS, "of_them_cut": cut, "peak_mib_before": before, "peak_mib_after": after}
+
+
 async def traffic(servers: dict[str, Server], clients: Clients, minutes: float) -> dict[str, Any]:
     """Send traffic of all lengths and see what it does to memory."""
     memory, counts = Memory(servers), Counter[str]()
@@ -213,7 +231,7 @@ def _codes(page: str) -> dict[str, int]:
     return dict(codes)
 
 
-async def measure(minutes: float, count: int) -> dict[str, Any]:
+async def measure(minutes: float, count: int, *, with_largest: bool) -> dict[str, Any]:
     """Start the servers and do what was asked for."""
     encoder, reranker = demo.prepare(ROOT / ".twostage/bundles/demo", lambda line: console.print(line, style="dim"))
     result: dict[str, Any] = {
@@ -228,8 +246,12 @@ async def measure(minutes: float, count: int) -> dict[str, Any]:
         options = [("grpc.enable_http_proxy", 0)]
         channels = [grpc.aio.insecure_channel(server.address, options=options) for server in servers.values()]
         clients = Clients(*[await stack.enter_async_context(channel) for channel in channels], seed=1)
-        phases = {"traffic": partial(traffic, minutes=minutes), "cancels": partial(cancels, count=count)}
-        for (name, phase), wanted in zip(phases.items(), (minutes, count), strict=True):
+        phases = {
+            "largest": largest,
+            "traffic": partial(traffic, minutes=minutes),
+            "cancels": partial(cancels, count=count),
+        }
+        for (name, phase), wanted in zip(phases.items(), (with_largest, minutes, count), strict=True):
             if wanted:
                 begun = time.monotonic()
                 result[name] = {**await phase(servers, clients), "took_s": time.monotonic() - begun}
@@ -239,11 +261,12 @@ async def measure(minutes: float, count: int) -> dict[str, Any]:
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--largest", action=argparse.BooleanOptionalAction, default=True, help="one call to each")
     parser.add_argument("--minutes", type=float, default=20.0, help="of traffic; 0 is none")
     parser.add_argument("--cancels", type=int, default=20_000, help="calls to end early; 0 is none")
     parser.add_argument("--output", type=Path, default=ROOT / ".twostage/soak.json")
     options = parser.parse_args()
-    result = asyncio.run(measure(options.minutes, options.cancels))
+    result = asyncio.run(measure(options.minutes, options.cancels, with_largest=options.largest))
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(result, indent=1), encoding="utf-8")
     console.print_json(data=result)

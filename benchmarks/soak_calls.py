@@ -35,9 +35,9 @@ class Requests:
         lines = CORPUS.read_text(encoding="utf-8").splitlines()
         self._words = " ".join(json.loads(line)["text"] for line in lines).split()
 
-    def text(self) -> str:
-        """Make a text; every order of magnitude is as likely as another."""
-        count = round(MOST_WORDS ** self.random.random())
+    def text(self, count: int | None = None) -> str:
+        """Make a text of so many words; or of any number of them, every order of magnitude as likely as another."""
+        count = count or round(MOST_WORDS ** self.random.random())
         begin = self.random.randrange(len(self._words) - count)
         return " ".join(self._words[begin : begin + count])
 
@@ -85,6 +85,18 @@ class Clients:
     async def rerank(self) -> None:
         """Rerank a pool."""
         await self.reranker.Rerank(self.make.rerank(), timeout=PATIENCE_S)
+
+    async def largest(self, count: int) -> int:
+        """Encode and rerank so many texts over the model's limit in one call each; return how many were cut."""
+        texts = [self.make.text(2 * MOST_WORDS) for _ in range(count)]
+        request = encoder_pb.EncodeRequest(
+            texts=texts, input_type=encoder_pb.INPUT_TYPE_PASSAGE, overlong=encoder_pb.OVERLONG_TRUNCATE
+        )
+        encoded = await self.encoder.Encode(request, timeout=PATIENCE_S)
+        candidates = [reranker_pb.Candidate(id=str(index), text=text) for index, text in enumerate(texts)]
+        pairs = reranker_pb.RerankRequest(query="question", candidates=candidates)
+        ranked = await self.reranker.Rerank(pairs, timeout=PATIENCE_S)
+        return sum(one.truncated for one in (*encoded.embeddings, *ranked.ranked))
 
     async def known(self) -> np.ndarray:
         """Return the answers to two requests that are always the same."""
