@@ -446,13 +446,14 @@ async def test_a_collection_that_is_made_for_nobody_goes(store, server, how, ear
 
 
 @pytest.mark.parametrize("how", ["deadline", "cancelled", "cut"])
-async def test_who_tries_again_at_once_does_not_meet_what_was_left(store, server, how):
+async def test_who_tries_again_at_once_does_not_meet_what_was_left(store, server, how, monkeypatch):
     """A second try that comes before the first one's is deleted waits for that, and makes the collection whole."""
+    monkeypatch.setattr("gateway.stores.qdrant_leftovers.PATIENCE_S", 15)
     slow = Late()
     server.faults_at["Collections.Delete"].append(slow)
     await _cut_off(store, server, how, released=True)
+    await slow.begun.wait()  # by then there is a connection again, which a second try would not wait for
     again = asyncio.create_task(store.create("b", **INDEXED, deadline=soon()))
-    await slow.begun.wait()
     async with asyncio.timeout(20):
         while [method for method, _ in server.calls].count("Collections.Create") < 3:
             await store.count(NAME, deadline=soon())
