@@ -172,6 +172,15 @@ def failed(error: grpc.aio.AioRpcError | grpc.Call) -> CallFailed:
     return CallFailed(error.code(), info.reason, error.details() or "")
 
 
+def made_up(error: grpc.aio.AioRpcError) -> bool:
+    """Tell whether a status is the client's own, so that the server's is not known and the call may be made again.
+
+    grpc.aio tells INTERNAL where a stream ends while one of its messages is being written, whatever the server has said
+    and also where it is gone; an INTERNAL of our servers has trailing metadata.
+    """
+    return error.code() is grpc.StatusCode.INTERNAL and not error.trailing_metadata()
+
+
 def explain(error: CallFailed, address: str) -> tuple[str, str]:
     """Return what went wrong in one line, and what to do about it or nothing."""
     if error.code is grpc.StatusCode.UNAVAILABLE and not error.reason:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import grpc
 
-from cli.calls import CODE_BY_NUMBER, CallFailed, gateway_at
+from cli.calls import CODE_BY_NUMBER, CallFailed, gateway_at, made_up
 from cli.lines import Line, Malformed
 from cli.long_texts import LongTexts
 from cli.record import Outcome, Record
@@ -19,6 +19,8 @@ MESSAGE_BYTES = 2 * 1024 * 1024
 """A message holds no more of either; a single document may be larger than this and travels alone. Batches by tokens are
 the encoder's affair, which sees the messages of all clients."""
 MESSAGES_IN_FLIGHT = 6
+MOST_BROKEN = 3
+"""Streams in a row that may end without an answer or a server's word, before that is an error."""
 STREAM_S = 60.0
 """A stream is ended after this time and the next one opens a new connection: servers close old ones."""
 OF_A_DOCUMENT = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.INTERNAL}
@@ -55,7 +57,11 @@ async def upsert(
     sender = _Sender(collection, _batches(_good(lines, record)), record, long_texts)
     while sender.more():
         async with gateway_at(address) as gateway:
-            await sender.send(gateway.documents.UpsertDocuments, progress)
+            try:
+                await sender.send(gateway.documents.UpsertDocuments, progress)
+            except grpc.aio.AioRpcError as error:
+                if not (made_up(error) and sender.take_back()):
+                    raise
 
 
 class _Sender:
@@ -69,6 +75,7 @@ class _Sender:
         self._again: deque[Batch] = deque()
         self._at_work: dict[int, Batch] = {}
         self._sequence = 0
+        self._broken = 0
 
     def more(self) -> bool:
         """Return whether anything is left to send."""
@@ -81,6 +88,7 @@ class _Sender:
         room = asyncio.Semaphore(MESSAGES_IN_FLIGHT)
         until = asyncio.get_running_loop().time() + STREAM_S
         answered = asyncio.Event()
+        streaming = True
 
         async def messages() -> AsyncIterator[pb.UpsertDocumentsRequest]:
             sent = False
@@ -91,14 +99,26 @@ class _Sender:
                         return
                     answered.clear()  # an answer may still send documents back
                     await answered.wait()
+                if not streaming:
+                    return  # what is taken now would never be answered
                 sent = True
                 yield self._message(self._again.popleft())
 
-        async for response in method(messages()):
-            self._take(response)
-            room.release()
-            answered.set()
-            progress(self._record.outcome)
+        try:
+            async for response in method(messages()):
+                self._take(response)
+                room.release()
+                answered.set()
+                progress(self._record.outcome)
+        finally:
+            streaming = False
+
+    def take_back(self) -> bool:
+        """Have what was not answered sent again, which changes nothing where it is stored; whether to try that."""
+        self._again.extendleft(reversed(self._at_work.values()))
+        self._at_work.clear()
+        self._broken += 1
+        return self._broken < MOST_BROKEN
 
     def _message(self, batch: Batch) -> pb.UpsertDocumentsRequest:
         self._sequence += 1
@@ -114,6 +134,7 @@ class _Sender:
 
     def _take(self, response: pb.UpsertDocumentsResponse) -> None:
         batch = self._at_work.pop(response.sequence)
+        self._broken = 0
         failure = response.failure
         if response.WhichOneof("outcome") == "stored":
             self._record.stored(batch, response.stored)

@@ -20,12 +20,3 @@ def client(
     if credentials is None:
         return grpc.aio.insecure_channel(target, options=[OWN_CONNECTION, *options])
     return grpc.aio.secure_channel(target, credentials, options=[OWN_CONNECTION, *options])
-
-
-def made_up(error: grpc.aio.AioRpcError) -> bool:
-    """Tell whether a failure is the client's own: such a call may be made again.
-
-    grpc.aio's client now and then reports INTERNAL where a server ends a call while a request of a stream is being
-    written, whatever the server has said; an INTERNAL of our servers has trailing metadata.
-    """
-    return error.code() is grpc.StatusCode.INTERNAL and not error.trailing_metadata()

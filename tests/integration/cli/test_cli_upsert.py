@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from io import BytesIO
+from typing import Any
 
 import grpc
 import pytest
@@ -16,21 +17,35 @@ from retrieval.gateway.v1 import gateway_pb2_grpc as pb_grpc
 
 
 class FakeGateway(pb_grpc.DocumentServiceServicer, pb_grpc.CollectionServiceServicer):
-    """Stores texts by id, refuses messages with the text "bad", and can lose or refuse everything."""
+    """Stores texts by id, refuses messages with the text "bad", and can lose or refuse everything.
 
-    def __init__(self, *, loses: frozenset[int] = frozenset(), code: grpc.StatusCode | None = None) -> None:
+    It breaks streams at messages of some numbers, counted over all streams from 1: these are stored and not answered.
+    """
+
+    def __init__(
+        self,
+        *,
+        loses: frozenset[int] = frozenset(),
+        code: grpc.StatusCode | None = None,
+        breaks: frozenset[int] = frozenset(),
+    ) -> None:
         self.stored: dict[int, str] = {}
         self.message_sizes: list[int] = []
         self.stream_count = 0
         self._loses = loses
         self._code = code
+        self._breaks = breaks
 
     async def UpsertDocuments(  # noqa: N802
-        self, request_iterator: AsyncIterator[pb.UpsertDocumentsRequest], context: object
+        self, request_iterator: AsyncIterator[pb.UpsertDocumentsRequest], context: Any
     ) -> AsyncIterator[pb.UpsertDocumentsResponse]:
         self.stream_count += 1
         async for message in request_iterator:
             self.message_sizes.append(len(message.documents))
+            if len(self.message_sizes) in self._breaks:
+                self._answer(message)
+                # What grpc.aio makes of a stream that ends while a message is written: no trailing metadata.
+                await context.abort(grpc.StatusCode.INTERNAL, "Internal error from Core")
             yield self._answer(message)
 
     def _answer(self, message: pb.UpsertDocumentsRequest) -> pb.UpsertDocumentsResponse:
@@ -117,3 +132,23 @@ async def test_a_long_run_takes_several_streams(monkeypatch: pytest.MonkeyPatch)
         indexed = await index_lines(address, "c", lines(["good"] * 200), Fields())
     assert gateway.stream_count > 1
     assert (len(gateway.stored), indexed.complete) == (200, True)
+
+
+async def test_a_stream_that_ends_without_the_servers_word_is_begun_again() -> None:
+    """Where gRPC's client lost the reason for which a stream ended, what was not answered is sent again on another."""
+    gateway = FakeGateway(breaks=frozenset({2, 4}))
+    async with serving(gateway) as address:
+        indexed = await index_lines(address, "c", lines(["good"] * 640), Fields())
+    assert gateway.stream_count == 3
+    assert sorted(gateway.stored) == list(range(640))
+    assert (indexed.outcome.stored_count, indexed.complete) == (640, True)
+
+
+async def test_streams_that_all_end_without_a_word_end_the_run() -> None:
+    """Three in a row are an error, so that a gateway that breaks every stream is not asked for ever."""
+    gateway = FakeGateway(breaks=frozenset(range(1, 100)))
+    async with serving(gateway) as address:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await index_lines(address, "c", lines(["good"] * 10), Fields())
+    assert caught.value.code() is grpc.StatusCode.INTERNAL
+    assert gateway.stream_count == upsert.MOST_BROKEN

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import grpc
-from clients import client, made_up
+from clients import client
 from fakes import FakeEncoder, FakeReranker, serve
 from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -15,6 +15,7 @@ from grpc_status import rpc_status
 from store_fake import MemoryStore
 
 from cli.addresses import free_ports
+from cli.calls import made_up
 from gateway import encoder_client, reranker_client
 from gateway.app import ACCESS, _services
 from gateway.breaker import BreakerPolicy

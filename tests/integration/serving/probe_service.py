@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import grpc
-from clients import client, made_up
+from clients import client
 from google.protobuf.wrappers_pb2 import StringValue
 from pydantic_settings import SettingsConfigDict
 
+from cli.calls import made_up
 from serving.metrics import ServerMetrics
 from serving.server import RunningServer, open_server
 from serving.settings import ServerSettings

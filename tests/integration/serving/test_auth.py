@@ -8,7 +8,6 @@ from typing import Any
 
 import grpc
 import pytest
-from clients import made_up
 from google.protobuf.wrappers_pb2 import StringValue
 from google.rpc import error_details_pb2
 from grpc_channelz.v1 import channelz_pb2, channelz_pb2_grpc
@@ -17,6 +16,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
 from probe_service import KINDS, MALFORMED, Outcome, Rig, open_rig
 
+from cli.calls import made_up
 from serving.keys import create_key
 
 pytestmark = pytest.mark.timeout(60)
