@@ -58,9 +58,11 @@ class DocumentService(pb_grpc.DocumentServiceServicer):
         self, request: pb.DeleteDocumentsRequest, context: Context
     ) -> pb.DeleteDocumentsResponse:
         """Delete documents."""
+        ids, scope = ids_of(request.ids), current()
         await self._indexer.delete(
             collection_name(request.collection),
-            ids_of(request.ids),
+            ids,
+            own=[one for one in ids if scope.owns(one)],
             deadline=deadline_of(context, self._settings.default_deadline_s),
         )
         return pb.DeleteDocumentsResponse()

@@ -119,15 +119,24 @@ class Indexer:
             part_count=len(numbers),
         )
 
-    async def delete(self, collection: str, ids: Sequence[DocumentId], *, deadline: Deadline) -> None:
+    async def delete(
+        self, collection: str, ids: Sequence[DocumentId], *, own: Sequence[DocumentId], deadline: Deadline
+    ) -> None:
         """Delete documents, split ones with all their parts; ids that do not exist are no error.
+
+        Args:
+            collection: By its name or an alias.
+            ids: All that are named.
+            own: Those of them that the caller may write. Calls about the others are neither waited for nor made to
+                wait, which would tell that they are there, and would let one caller hold up another.
+            deadline: Until when.
 
         Raises:
             InvalidRequest: One is the id of a part whose document is not among them; nothing is deleted.
             NotFound: No such collection.
             DeadlineSpent: An earlier call with one of the ids left no time.
         """
-        async with self._turn(collection, ids, deadline) as target:
+        async with self._turn(collection, own, deadline) as target:
             parts = StoredParts(self.store, target.name, deadline)
             await parts.require_whole(ids)
             found = await parts.of(ids)

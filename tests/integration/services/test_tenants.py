@@ -3,12 +3,14 @@
 "The other's" text holds the word `betaonly`; it must neither be answered nor get as far as the reranker.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from fakes import Hang, sensible
 from google.protobuf import struct_pb2
 from rigs import COLLECTION, asked, document, failed_as, failure
 from tenants import Client, House, id_of, open_house, own
@@ -158,6 +160,27 @@ async def test_ids_of_others_are_as_those_that_do_not_exist(house: House) -> Non
     assert len(await house.operator.find()) == 11
     assert await house.acme.get("acme/4") == []
     assert [one.id.text for one in await house.beta.get("beta/1", "shared")] == ["beta/1", "shared"]
+
+
+async def test_deleting_ids_of_others_waits_for_nobody(house: House) -> None:
+    """While another's write is at work its id is as one that does not exist, and naming it holds up no other write."""
+    slow = Hang()
+    house.rig.encoder.always = slow
+    writing = asyncio.create_task(house.beta.upsert(document("beta/1", "secret alpha betaonly again")))
+    await slow.begun.wait()
+    await house.acme.delete("beta/1", "beta/none")
+    own = Hang()
+    house.rig.encoder.always = own
+    kept = asyncio.create_task(house.acme.upsert(document("acme/0", "secret alpha acmeonly again")))
+    await own.begun.wait()
+    waiting = asyncio.create_task(house.acme.delete("acme/0", "beta/2"))
+    house.rig.encoder.always = sensible
+    stored = await house.beta.upsert(document("beta/2", "secret alpha betaonly again"))
+    assert stored.stored.stored_count == 1
+    assert not waiting.done()
+    for one in (writing, kept, waiting):
+        one.cancel()
+    await asyncio.gather(writing, kept, waiting, return_exceptions=True)
 
 
 async def test_what_is_written_is_the_callers(house: House) -> None:
