@@ -5,7 +5,7 @@ import importlib.util
 import os
 import platform
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -37,14 +37,14 @@ def installation() -> Iterator[Finding]:
     yield from extras()
 
 
-def serving() -> Iterator[Finding]:
-    """Look at the packages that servers need."""
+def serving(packages: Sequence[str] = PACKAGES) -> Iterator[Finding]:
+    """Look at the packages that servers need: all of them, or those that are named."""
     yield Finding(name="python", value=f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     found = {name: _version(name) for name in RUNTIMES}
-    if all(found.values()):
+    if "onnxruntime" in packages and all(found.values()):
         todo = "they overwrite each other's files: uninstall both, then install one extra, cpu or gpu"
         yield Finding(name="onnxruntime", value="both onnxruntime and onnxruntime-gpu", state="bad", todo=todo)
-    for package in PACKAGES:
+    for package in packages:
         name = "onnxruntime-gpu" if package == "onnxruntime" and found["onnxruntime-gpu"] else package
         yield _package(name)
 

@@ -9,7 +9,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
@@ -69,7 +69,7 @@ def preflight(
     tried = {name: _try(name) for name, one in settings.items() if isinstance(one, ModelServerSettings)}
     peaks = {name: one.peak_bytes for name, one in tried.items() if one.peak_bytes is not None}
     sections: dict[str, Sequence[Finding]] = {
-        "installed": list(checks.serving()),
+        "installed": list(checks.serving(_packages(settings))),
         **{name: one.findings for name, one in tried.items()},
         "machine": [
             *preflight_checks.processors(settings),
@@ -84,6 +84,17 @@ def preflight(
         sections["gateway"] = [run(preflight_checks.store(gateway))]
     _show(sections, list(settings), as_json=as_json)
     raise typer.Exit(EXIT_NOT_SO if bad_of(sections) else 0)
+
+
+def _packages(settings: Mapping[str, ServerSettings]) -> Sequence[str]:
+    """Return the packages that these servers need; an image of one server has no others."""
+    models = any(isinstance(one, ModelServerSettings) for one in settings.values())
+    embedded = any(isinstance(one, GatewaySettings) and one.store == "edge" for one in settings.values())
+    return [
+        *(("onnxruntime", "tokenizers") if models else ()),
+        "grpcio",
+        *(("qdrant-edge-py",) if embedded else ()),
+    ]
 
 
 def _settings(servers: Sequence[Server]) -> dict[str, ServerSettings]:

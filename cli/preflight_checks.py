@@ -21,6 +21,7 @@ from serving.auth import open_authenticator
 from serving.bundle import Bundle
 from serving.cpu import read_quota, usable_cpus
 from serving.errors import Misconfigured, ServiceError
+from serving.keyed import watch_key
 from serving.settings import ModelServerSettings, ServerSettings
 from serving.tls import watch
 
@@ -124,6 +125,8 @@ def _ports(one: ServerSettings) -> Iterator[tuple[str, int]]:
 
 def secrets(settings: Mapping[str, ServerSettings]) -> Iterator[Finding]:
     """Read certificates and API keys as the servers would; nothing of them is shown."""
+    from gateway.app import ACCESS  # noqa: PLC0415 - it would slow every command's start
+
     for name, one in settings.items():
         try:
             files = one.tls_files
@@ -131,10 +134,29 @@ def secrets(settings: Mapping[str, ServerSettings]) -> Iterator[Finding]:
                 watch(files)
                 yield Finding(name=f"{name} TLS", value=", ".join(str(path) for path in files.paths))
             if one.api_keys_file is not None:
-                open_authenticator(one.api_keys_file, None)
+                open_authenticator(one.api_keys_file, ACCESS if isinstance(one, GatewaySettings) else None)
                 yield Finding(name=f"{name} API keys", value=str(one.api_keys_file))
+            if isinstance(one, GatewaySettings):
+                yield from _outgoing(one)
         except Misconfigured as error:
             yield Finding(name=f"{name} secrets", value=f"{error.reason}: {error.message}", state="bad")
+
+
+def _outgoing(settings: GatewaySettings) -> Iterator[Finding]:
+    """Read what the gateway shows to those whom it calls."""
+    from gateway.backends import tls_files  # noqa: PLC0415 - it would slow every command's start
+
+    files = tls_files(settings)
+    if files is not None:
+        watch(files)
+        yield Finding(
+            name="gateway backends' TLS", value=", ".join(map(str, files.paths)) or "the system's certificates"
+        )
+    keys = {"backends'": settings.backend_api_key_file, "writer's": settings.writer_api_key_file}
+    for whose, path in keys.items():
+        if path is not None:
+            watch_key(path)
+            yield Finding(name=f"gateway {whose} API key", value=str(path))
 
 
 async def store(settings: GatewaySettings) -> Finding:

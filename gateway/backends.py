@@ -29,7 +29,7 @@ async def open_backend(settings: GatewaySettings, target: str, service: str) -> 
     Raises:
         Misconfigured: A certificate or a key cannot be read or is wrong.
     """
-    files = _tls_files(settings)
+    files = tls_files(settings)
     connect = partial(_connect, target, service, settings.backend_connections)
     if files is None:
         opened: Any = connect()
@@ -109,7 +109,8 @@ def _connect(
     return Connections([open_channel(target, service, credentials) for _ in range(count)])
 
 
-def _tls_files(settings: GatewaySettings) -> TlsFiles | None:
+def tls_files(settings: GatewaySettings) -> TlsFiles | None:
+    """Return what calls to encoders and rerankers are made with, or None where they go in the clear."""
     files = TlsFiles(cert=settings.backend_cert_file, key=settings.backend_key_file, ca=settings.backend_ca_file)
     return files if settings.backend_tls or files.paths else None
 

@@ -28,7 +28,7 @@ class Fusion:
     """How lists are to be fused."""
 
     method: FusionMethod = FusionMethod.WEIGHTED
-    """The default was never significantly below vectors alone, and ranks alone were on two sets (docs/quality.md)."""
+    """The default was never significantly below vectors alone, and ranks alone were on three sets (docs/quality.md)."""
     rrf_k: int = 60
     """How little the first ranks stand out. 60 as in Cormack, Clarke and Buettcher (2009)."""
     dense_weight: float = 0.5

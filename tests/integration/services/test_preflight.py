@@ -155,6 +155,29 @@ def test_certificates_and_keys_that_cannot_be_read_stop_a_server(place: Place) -
     assert (checked.status, checked.states["network"]["gateway secrets"]) == (1, "bad")
 
 
+@pytest.mark.parametrize(
+    ("setting", "content"),
+    [
+        ("API_KEYS_FILE", '[keys]\n[scopes.a]\ncollections = { a = "admin" }\n'),
+        ("BACKEND_CA_FILE", "no certificate"),
+        ("BACKEND_API_KEY_FILE", ""),
+        ("WRITER_API_KEY_FILE", "two words"),
+    ],
+)
+def test_everything_that_the_gateway_reads_at_the_start_is_read(place: Place, setting: str, content: str) -> None:
+    """A scope that is none, and files for those whom the gateway calls, would stop it as well."""
+    file = place.directory / "file"
+    file.write_text(content)
+    checked = place.check("gateway", "--json", **{f"TWOSTAGE_GATEWAY_{setting}": str(file)})
+    assert (checked.status, checked.states["network"]["gateway secrets"]) == (1, "bad")
+
+
+def test_a_gateway_needs_no_packages_of_models(place: Place) -> None:
+    """Its image has no onnxruntime, which is looked for where a model server is checked."""
+    assert "onnxruntime" not in place.check("gateway", "--json").states["installed"]
+    assert "onnxruntime" in place.check("encoder", "--json").states["installed"]
+
+
 def test_a_qdrant_that_does_not_answer_stops_the_gateway(place: Place) -> None:
     """A gateway would look for it again at every call; before a deployment its absence is a failure."""
     url = f"http://127.0.0.1:{free_port()}"
