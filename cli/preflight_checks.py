@@ -177,16 +177,15 @@ async def _qdrant(settings: GatewaySettings) -> Finding:
         from qdrant_client import grpc as pb  # noqa: PLC0415 - an extra
 
         from gateway.stores.qdrant_probe import PATIENCE_S, probe  # noqa: PLC0415
+        from gateway.stores.qdrant_settings import target_of  # noqa: PLC0415
         from gateway.stores.qdrant_status import answered  # noqa: PLC0415
-        from gateway.stores.qdrant_target import QdrantTarget, open_channel  # noqa: PLC0415
+        from gateway.stores.qdrant_target import open_channel  # noqa: PLC0415
     except ImportError:
         return Finding(
             name="Qdrant", value="qdrant-client is not installed", state="bad", todo="pip install 'twostage[qdrant]'"
         )
     try:
-        target = QdrantTarget.parse(
-            settings.qdrant_url, api_key=_api_key(settings), tls=settings.qdrant_tls, ca_file=settings.qdrant_ca_file
-        )
+        target = target_of(settings)
         async with open_channel(target) as channel:
             stub = pb.QdrantStub(channel)  # type: ignore[no-untyped-call]  # generated
             begun = time.monotonic()
@@ -197,15 +196,6 @@ async def _qdrant(settings: GatewaySettings) -> Finding:
         todo = "start it, or look at TWOSTAGE_GATEWAY_QDRANT_URL; the gRPC port is 6334"
         return Finding(name="Qdrant", value=f"{error.reason}: {error.message}", state="bad", todo=todo)
     return Finding(name="Qdrant", value=f"{version} at {target.address}, answered in {seconds * 1e3:.0f} ms")
-
-
-def _api_key(settings: GatewaySettings) -> str | None:
-    if settings.qdrant_api_key_file is None:
-        return None if settings.qdrant_api_key is None else settings.qdrant_api_key.get_secret_value()
-    try:
-        return settings.qdrant_api_key_file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise Misconfigured("STORE_API_KEY", f"{settings.qdrant_api_key_file} cannot be read") from error
 
 
 def limits() -> Iterator[Finding]:

@@ -61,7 +61,11 @@ class RenewedChannel:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await asyncio.gather(self._channel.close(), *self._closing)
+        await self.close()
+
+    async def close(self, grace_s: float | None = None) -> None:
+        """Close what is open; calls under way may still take so long."""
+        await asyncio.gather(self._channel.close(grace_s), *self._closing)
 
     def unary_unary(self, method: str, *args: Any, **kwargs: Any) -> Callable[..., Any]:
         """Return what makes such calls."""

@@ -49,7 +49,11 @@ class GatewaySettings(ServerSettings):
     qdrant_tls: bool = False
     """Whether to use TLS whatever the URL says."""
     qdrant_ca_file: Path | None = None
-    """Certificates to trust for Qdrant instead of the system's; implies TLS."""
+    """Certificates to trust for Qdrant instead of the system's; implies TLS. Read again when they change."""
+    qdrant_cert_file: Path | None = None
+    """The gateway's own certificate, where Qdrant wants one of its clients; implies TLS. Read again when it changes."""
+    qdrant_key_file: Path | None = None
+    """Private key of that certificate."""
     qdrant_api_key: SecretStr | None = None
     """API key of the Qdrant server."""
     qdrant_api_key_file: Path | None = None

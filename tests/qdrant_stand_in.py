@@ -302,15 +302,17 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @asynccontextmanager
-async def stand_in() -> AsyncIterator[StandIn]:
-    """Run one on a free port of loopback, its collections in a directory that goes with it."""
+async def stand_in(credentials: grpc.ServerCredentials | None = None) -> AsyncIterator[StandIn]:
+    """Run one on a free port of loopback, its collections in a directory that goes with it; in the clear, or not."""
     with tempfile.TemporaryDirectory() as root:
         made = StandIn(Path(root))
         server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)])
         _register(server, made, "Qdrant", pb.QdrantServicer, pb.add_QdrantServicer_to_server)
         _register(server, made, "Collections", pb.CollectionsServicer, pb.add_CollectionsServicer_to_server)
         _register(server, made, "Points", pb.PointsServicer, pb.add_PointsServicer_to_server)
-        target = server.add_insecure_port("127.0.0.1:0")
+        address = "127.0.0.1:0"
+        secure = credentials is not None
+        target = server.add_secure_port(address, credentials) if secure else server.add_insecure_port(address)
         await server.start()
         await made.line.listen(target)
         try:

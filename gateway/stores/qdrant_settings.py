@@ -6,6 +6,7 @@ from gateway.settings import GatewaySettings
 from gateway.stores.qdrant import QdrantStore
 from gateway.stores.qdrant_target import QdrantTarget
 from serving.errors import Misconfigured
+from serving.tls import TlsFiles
 
 
 async def open_qdrant(settings: GatewaySettings) -> QdrantStore:
@@ -14,10 +15,17 @@ async def open_qdrant(settings: GatewaySettings) -> QdrantStore:
     Raises:
         Misconfigured: An operator has to act.
     """
-    target = QdrantTarget.parse(
-        settings.qdrant_url, api_key=_api_key(settings), tls=settings.qdrant_tls, ca_file=settings.qdrant_ca_file
-    )
-    return await QdrantStore.open(target)
+    return await QdrantStore.open(target_of(settings))
+
+
+def target_of(settings: GatewaySettings) -> QdrantTarget:
+    """Return where the server is and how the gateway is let in.
+
+    Raises:
+        Misconfigured: The address, the key or the pair of files is none.
+    """
+    files = TlsFiles(cert=settings.qdrant_cert_file, key=settings.qdrant_key_file, ca=settings.qdrant_ca_file)
+    return QdrantTarget.parse(settings.qdrant_url, api_key=_api_key(settings), tls=settings.qdrant_tls, files=files)
 
 
 def _api_key(settings: GatewaySettings) -> str | None:

@@ -3,14 +3,15 @@
 import json
 import logging
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import grpc
 
+from gateway.backends import RenewedChannel
 from gateway.channels import CHANNEL_OPTIONS, RETRY
 from serving.errors import Misconfigured
+from serving.tls import TlsFiles, channel_credentials, watch
 
 GRPC_PORT = 6334
 REST_PORT = 6333
@@ -21,6 +22,8 @@ REPEATABLE = {
     "qdrant.Collections": ("Get", "List", "ListAliases", "Update", "UpdateAliases"),
     "qdrant.Points": ("Query", "Get", "Scroll", "Count", "Upsert", "Delete"),
 }
+
+NO_FILES = TlsFiles()
 
 log = logging.getLogger(__name__)
 
@@ -33,18 +36,18 @@ class QdrantTarget:
     port: int = GRPC_PORT
     api_key: str | None = field(default=None, repr=False)
     tls: bool = False
-    ca_file: Path | None = None
-    """Certificates to trust instead of the system's."""
+    files: TlsFiles = NO_FILES
+    """Certificates to trust instead of the system's, and the gateway's own where it is asked for one."""
 
     @classmethod
-    def parse(cls, url: str, *, api_key: str | None = None, tls: bool = False, ca_file: Path | None = None) -> Self:
+    def parse(cls, url: str, *, api_key: str | None = None, tls: bool = False, files: TlsFiles = NO_FILES) -> Self:
         """Read `host`, `host:port`, `http://host:port` or `https://host:port`.
 
         Args:
             url: The address; without a port it is 6334.
             api_key: Sent with every call.
             tls: Whether to use TLS whatever the scheme.
-            ca_file: Certificates to trust; implies TLS.
+            files: Certificates; any of them implies TLS.
 
         Raises:
             Misconfigured: `STORE_ADDRESS`, or `STORE_API_KEY` where the key cannot be sent.
@@ -58,8 +61,8 @@ class QdrantTarget:
             raise Misconfigured("STORE_ADDRESS", "the Qdrant URL has to be http(s)://host:port, with the gRPC port")
         if api_key is not None and not (api_key.isascii() and api_key.isprintable() and api_key.strip() == api_key):
             raise Misconfigured("STORE_API_KEY", "the Qdrant API key holds characters that cannot be sent")
-        secure = tls or ca_file is not None or parts.scheme == "https"
-        return cls(host=host, port=port or GRPC_PORT, api_key=api_key or None, tls=secure, ca_file=ca_file)
+        secure = tls or bool(files.paths) or parts.scheme == "https"
+        return cls(host=host, port=port or GRPC_PORT, api_key=api_key or None, tls=secure, files=files)
 
     @property
     def address(self) -> str:
@@ -72,13 +75,13 @@ class QdrantTarget:
         return () if self.api_key is None else (("api-key", self.api_key),)
 
 
-def open_channel(target: QdrantTarget) -> grpc.aio.Channel:
+def open_channel(target: QdrantTarget) -> Any:
     """Open a channel that asks once more, where that changes nothing, when the server cannot be reached.
 
     Call inside the running loop.
 
     Raises:
-        Misconfigured: `STORE_CA_FILE`, the certificates cannot be read.
+        Misconfigured: `TLS_FILES` or `FILE_UNREADABLE`, as `serving.tls.watch` says.
     """
     repeatable = [
         {"service": service, "method": method} for service, methods in REPEATABLE.items() for method in methods
@@ -90,11 +93,6 @@ def open_channel(target: QdrantTarget) -> grpc.aio.Channel:
         if target.api_key is not None:
             log.warning("the API key goes to Qdrant at %s in the clear; TLS is off", target.address)
         return grpc.aio.insecure_channel(address, options=options)
-    return grpc.aio.secure_channel(address, _credentials(target.ca_file), options=options)
-
-
-def _credentials(ca_file: Path | None) -> grpc.ChannelCredentials:
-    try:
-        return grpc.ssl_channel_credentials(None if ca_file is None else ca_file.read_bytes())
-    except OSError as error:
-        raise Misconfigured("STORE_CA_FILE", f"{ca_file} cannot be read: {error.strerror}") from error
+    return RenewedChannel(
+        lambda pem: grpc.aio.secure_channel(address, channel_credentials(pem), options=options), watch(target.files)
+    )

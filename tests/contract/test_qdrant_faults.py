@@ -7,6 +7,7 @@ from dataclasses import replace
 import grpc
 import patience
 import pytest
+from certificates import Authority
 from contract.vector_store_suite import DIMENSION, ENCODER, NAME, NORTH, put, search, soon
 from fakes import Hang
 from qdrant_client import grpc as pb
@@ -28,6 +29,7 @@ from serving.errors import (
     Overloaded,
     Unavailable,
 )
+from serving.tls import TlsFiles, server_credentials
 
 STATUSES = [
     (CODE.UNAVAILABLE, 2, Unavailable, "STORE_UNAVAILABLE"),
@@ -247,8 +249,48 @@ async def test_a_wrong_certificate_is_the_operators(store, server, words):
 async def test_a_certificate_file_that_is_missing_is_named(tmp_path):
     """A path that leads nowhere stops the start."""
     with pytest.raises(Misconfigured) as raised:
-        await QdrantStore.open(QdrantTarget.parse("q", ca_file=tmp_path / "none.pem"))
-    assert raised.value.reason == "STORE_CA_FILE"
+        await QdrantStore.open(QdrantTarget.parse("q", files=TlsFiles(ca=tmp_path / "none.pem")))
+    assert raised.value.reason == "FILE_UNREADABLE"
+
+
+async def test_both_ends_show_certificates_which_may_be_replaced(tmp_path):
+    """A server that wants a certificate lets in only who shows one, and another pair and authority need no restart."""
+    old, new = Authority.make(tmp_path, "old"), Authority.make(tmp_path, "new")
+    trusted, theirs, ours = tmp_path / "ca.crt", old.sign("qdrant"), old.sign("gateway")
+    trusted.write_bytes(old.cert.read_bytes())
+    files = TlsFiles(cert=ours.cert, key=ours.key, ca=trusted)
+    shown = server_credentials(TlsFiles(cert=theirs.cert, key=theirs.key, ca=trusted))
+    async with stand_in(shown) as server:
+        url = f"https://127.0.0.1:{server.port}"
+        assert not await _let_in(url, TlsFiles(ca=old.cert))
+        async with await QdrantStore.open(QdrantTarget.parse(url, files=files)) as store:
+            assert await store.list(deadline=soon()) == []
+            kept = old.sign("kept")
+            trusted.write_bytes(new.cert.read_bytes())
+            theirs.put(new.sign("qdrant"))
+            ours.put(new.sign("gateway"))
+            async with asyncio.timeout(30):
+                while await _let_in(url, TlsFiles(cert=kept.cert, key=kept.key, ca=old.cert)):
+                    pass
+                server.line.cut()
+                while not await _answered(store):
+                    pass
+
+
+async def _let_in(url: str, files: TlsFiles) -> bool:
+    """Tell whether a store with these certificates is answered."""
+    try:
+        async with await QdrantStore.open(QdrantTarget.parse(url, files=files)) as store:
+            return await _answered(store)
+    except Misconfigured:
+        return False
+
+
+async def _answered(store: QdrantStore) -> bool:
+    try:
+        return await store.list(deadline=soon()) == []
+    except (Misconfigured, Unavailable):
+        return False
 
 
 async def test_a_write_that_the_server_did_not_finish_is_not_acknowledged(store, server):
